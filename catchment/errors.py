@@ -1,0 +1,43 @@
+"""Errors that speak to people: one sentence that says what was given, what was expected, where, and the fix."""
+
+from __future__ import annotations
+
+
+class CatchmentError(Exception):
+    """Every error that Catchment raises on purpose; its text is meant for a person."""
+
+    exit_code = 1
+
+
+class UserError(CatchmentError):
+    """Something the user wrote or named cannot be used as it is."""
+
+    exit_code = 2
+
+
+class ExperimentError(UserError):
+    """An experiment file or a `--set` value is wrong."""
+
+
+class DataError(UserError):
+    """A data set is missing, damaged, or does not fit the experiment."""
+
+
+class ModelError(UserError):
+    """A model is unknown, or two models do not fit together."""
+
+
+class RunError(CatchmentError):
+    """A run could not go on; what it had finished is kept and can be resumed."""
+
+
+class Diverged(RunError):
+    """Training produced a loss that is not a number."""
+
+
+class WireError(CatchmentError):
+    """Bytes that should be a message are not one."""
+
+
+class ProtocolError(CatchmentError):
+    """A method used the waist in a way that cannot work on every transport."""

@@ -1,0 +1,54 @@
+"""Names in experiment files: a built-in, or "package.module:attribute" of the user's own."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Callable, Iterable, Mapping
+from inspect import Parameter, signature
+from typing import Any
+
+from catchment.errors import ExperimentError
+
+
+def did_you_mean(given: str, known: Iterable[str]) -> str:
+    """The end of an error sentence: the nearest known name, or all of them."""
+    known = sorted(known)
+    near = difflib.get_close_matches(given, known, n=1, cutoff=0.5)
+    return f'did you mean "{near[0]}"?' if near else f"known: {', '.join(known) or 'none'}"
+
+
+def resolve(kind: str, name: str, builtin: Mapping[str, Any]) -> Any:
+    """The object behind a name; `builtin` maps names to objects or to "module:attribute" strings."""
+    target = builtin.get(name, name)
+    if not isinstance(target, str):
+        return target
+    module_name, colon, attribute = target.partition(":")
+    if not colon:
+        raise ExperimentError(f'unknown {kind} "{name}"; {did_you_mean(name, builtin)}')
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not module_name.startswith(error.name):
+            raise ExperimentError(f'{kind} "{name}": importing {module_name} failed: {error}') from error
+        raise ExperimentError(
+            f'{kind} "{name}": there is no module "{module_name}" beside the experiment file or on the Python path'
+        ) from error
+    except Exception as error:
+        raise ExperimentError(
+            f'{kind} "{name}": importing {module_name} failed: {type(error).__name__}: {error}'
+        ) from error
+    try:
+        return getattr(module, attribute)
+    except AttributeError:
+        raise ExperimentError(
+            f'{kind} "{name}": module {module_name} has no "{attribute}"; {did_you_mean(attribute, vars(module))}'
+        ) from None
+
+
+def call_with_known(function: Callable[..., Any], **arguments: Any) -> Any:
+    """Call a user's function with those of our arguments that it names; it need not know the others."""
+    parameters = signature(function).parameters
+    if not any(p.kind is Parameter.VAR_KEYWORD for p in parameters.values()):
+        arguments = {name: value for name, value in arguments.items() if name in parameters}
+    return function(**arguments)
