@@ -1,0 +1,15 @@
+"""Models by name, most of them in two parts: an extractor makes features, a classifier makes logits."""
+
+from catchment.models.catalog import MODELS, build, is_half
+from catchment.models.split import SplitModel, check_pair, feature_shape, is_split, parameters
+
+__all__ = [
+    "MODELS",
+    "SplitModel",
+    "build",
+    "check_pair",
+    "feature_shape",
+    "is_half",
+    "is_split",
+    "parameters",
+]

@@ -1,0 +1,163 @@
+"""The built-in models by name, and the user's own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from torch import nn
+from torch.nn.parameter import UninitializedParameter
+
+from catchment.errors import CatchmentError, ModelError
+from catchment.models import resnet, resnet18, small
+from catchment.models.split import written
+from catchment.names import call_with_known, resolve
+from catchment.randomness import seeded_globals
+
+
+@dataclass(frozen=True)
+class Builtin:
+    """How to make a model, and the smallest height and width it is made for."""
+
+    make: Callable[[tuple[int, ...], int], nn.Module]
+    smallest: int
+    half: bool = False  # takes features, not images
+
+
+@dataclass(frozen=True)
+class Family:
+    """Models that differ in the numbers in parentheses after their name."""
+
+    form: str
+    member: Callable[..., Builtin]
+
+
+def _edge(blocks: int) -> Builtin:
+    return Builtin(partial(resnet.basic_edge, blocks), smallest=1)
+
+
+def _whole(*blocks: int) -> Builtin:
+    return Builtin(partial(resnet.whole, blocks), smallest=4)  # halved twice
+
+
+def _half(*blocks: int) -> Builtin:
+    return Builtin(partial(resnet.half, blocks), smallest=4, half=True)
+
+
+def _mlp(hidden: int) -> Builtin:
+    return Builtin(partial(small.mlp, hidden), smallest=1)
+
+
+_SINGLE = {
+    "mlp": _mlp(64),
+    "cnn": Builtin(small.cnn, smallest=4),
+    "lenet": Builtin(small.lenet, smallest=16),
+    "resnet4": _edge(1),
+    "resnet6": _edge(2),
+    "resnet8": Builtin(resnet.bottleneck_edge, smallest=1),
+    "resnet8_basic": _edge(3),
+    "resnet11": _whole(1, 1, 1),
+    "resnet20": _whole(2, 2, 2),
+    "resnet38": _whole(4, 4, 4),
+    "resnet56": _whole(6, 6, 6),
+    "resnet110": _whole(12, 12, 12),
+    "resnet10": _half(1, 1, 1),
+    "resnet19": _half(2, 2, 2),
+    "resnet37": _half(4, 4, 4),
+    "resnet55": _half(6, 6, 6),
+    "resnet109": _half(12, 12, 12),
+    "resnet18": Builtin(resnet18.resnet18, smallest=8),  # halved three times
+}
+
+_FAMILIES = {
+    "mlp": Family("mlp(h)", _mlp),
+    "resnet": Family("resnet(a,b,c)", _whole),
+    "half": Family("half(a,b,c)", _half),
+}
+
+_KNOWN: dict[str, Builtin | Family] = {**_SINGLE, **{family.form: family for family in _FAMILIES.values()}}
+
+MODELS = tuple(_KNOWN)
+
+
+def build(name: str, shape: tuple[int, ...], classes: int, seed: int) -> nn.Module:
+    """A fresh model for inputs of this shape; the same seed gives the same weights.
+
+    The name is a built-in (`resnet8`), a member of a family (`resnet(1,1,2)`, `mlp(32)`), or the user's own
+    `module:function`, which is called with those of `shape`, `channels`, `size` (the width) and `classes`
+    that it names. The shape for a half is that of the features it takes.
+    """
+    if not shape or min(shape) < 1 or classes < 1:
+        raise ModelError(
+            f'model "{name}" needs a shape of positive numbers and at least one class, '
+            f"not the shape {shape} and {classes} classes"
+        )
+    make = _maker(name, shape, classes)
+    with seeded_globals(seed):
+        try:
+            model = make()
+        except CatchmentError:
+            raise
+        except Exception as error:
+            raise ModelError(
+                f'model "{name}" could not be built for {written(shape)} and {classes} classes: '
+                f"{type(error).__name__}: {error}"
+            ) from error
+    if not isinstance(model, nn.Module):
+        raise ModelError(
+            f'model "{name}" should return a torch.nn.Module, but returned an object of type {type(model).__name__}'
+        )
+    if any(isinstance(parameter, UninitializedParameter) for parameter in model.parameters()):
+        raise ModelError(f'model "{name}" has lazy layers, whose weights no seed can fix: give their sizes')
+    return model
+
+
+def is_half(name: str) -> bool:
+    """Whether a name means a built-in that takes features instead of images."""
+    builtin = _builtin(name)
+    return builtin is not None and builtin.half
+
+
+def _maker(name: str, shape: tuple[int, ...], classes: int) -> Callable[[], Any]:
+    """What makes the named model, once it is known to suit the shape."""
+    builtin = _builtin(name)
+    if builtin is not None:
+        _check_shape(name, builtin, shape)
+        return partial(builtin.make, shape, classes)
+    function = resolve("model", name.strip(), _KNOWN)
+    if isinstance(function, nn.Module) or not callable(function):
+        raise ModelError(
+            f'model "{name}" should be a function or class that makes a torch.nn.Module, '
+            f"but is an object of type {type(function).__name__}"
+        )
+    return partial(call_with_known, function, shape=shape, channels=shape[0], size=shape[-1], classes=classes)
+
+
+def _builtin(name: str) -> Builtin | None:
+    """The built-in of this name, or none."""
+    if name.strip() in _SINGLE:
+        return _SINGLE[name.strip()]
+    parts = re.fullmatch(r"\s*(\w+)\s*(?:\((.*)\))?\s*", name)
+    if parts is None or parts[1] not in _FAMILIES:
+        return None
+    family = _FAMILIES[parts[1]]
+    numbers = [number.strip() for number in (parts[2] or "").split(",")]
+    positive = all(number.isdecimal() and int(number) > 0 for number in numbers)
+    if not positive or len(numbers) != len(family.form.split(",")):
+        raise ModelError(
+            f'model "{name}" should have the form "{family.form}" with positive whole numbers in the parentheses'
+        )
+    return family.member(*map(int, numbers))
+
+
+def _check_shape(name: str, builtin: Builtin, shape: tuple[int, ...]) -> None:
+    """Raise a ModelError unless inputs of this shape are maps that are large enough."""
+    kind = "features" if builtin.half else "images"
+    if len(shape) != 3:
+        raise ModelError(f'model "{name}" takes {kind} of channels x height x width, not of shape {written(shape)}')
+    if min(shape[1:]) < builtin.smallest:
+        least = written((builtin.smallest, builtin.smallest))
+        raise ModelError(f'model "{name}" takes {kind} from {least} upward, not {written(shape[1:])}')

@@ -1,0 +1,118 @@
+"""ResNets for small images: edge models, whole models, and the halves that a server holds.
+
+Images first pass a stem, a 3x3 convolution to 16 channels, which is the extractor. A whole model is a stem
+and a half: `resnet56` is a stem and `resnet55`. There is no max-pool. Every convolution draws its weights as
+it is made, the stem first, so one seed gives all edge and whole models the same stem.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn, relu
+
+from catchment.models.split import SplitModel
+
+STEM_CHANNELS = 16
+STAGE_PLANES = (16, 32, 64)  # the inner channels of the bottlenecks of each stage
+EXPANSION = 4  # a bottleneck gives this many times its inner channels
+
+
+class Residual(nn.Module):
+    """ReLU(body(x) + shortcut(x))."""
+
+    def __init__(self, body: nn.Module, shortcut: nn.Module) -> None:
+        super().__init__()
+        self.body = body
+        self.shortcut = shortcut
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """Maps `[N, C, H, W]` to `[N, C', H / stride, W / stride]`."""
+        return relu(self.body(maps) + self.shortcut(maps))
+
+
+class GlobalAveragePool(nn.Module):
+    """The mean of every channel; unlike PyTorch's adaptive pooling, its gradient is deterministic on GPUs."""
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """Maps `[N, C, H, W]` to vectors `[N, C]`."""
+        return maps.mean(dim=(2, 3))
+
+
+def basic_edge(blocks: int, shape: tuple[int, ...], classes: int) -> SplitModel:
+    """The stem, then basic blocks of 16 channels; nothing shrinks the maps before the last pooling."""
+    extractor = stem(shape[0], STEM_CHANNELS)
+    body = [basic_block(STEM_CHANNELS, STEM_CHANNELS) for _ in range(blocks)]
+    return SplitModel(extractor, nn.Sequential(*body, *head(STEM_CHANNELS, classes)))
+
+
+def bottleneck_edge(shape: tuple[int, ...], classes: int) -> SplitModel:
+    """The stem, then two bottlenecks, 16 -> 64 -> 64 channels; this is the ResNet-8 of FedGKT."""
+    extractor = stem(shape[0], STEM_CHANNELS)
+    planes = STAGE_PLANES[0]
+    wide = EXPANSION * planes
+    body = (bottleneck(STEM_CHANNELS, planes), bottleneck(wide, planes))
+    return SplitModel(extractor, nn.Sequential(*body, *head(wide, classes)))
+
+
+def whole(blocks: tuple[int, ...], shape: tuple[int, ...], classes: int) -> SplitModel:
+    """The stem, then three stages with these numbers of bottlenecks."""
+    extractor = stem(shape[0], STEM_CHANNELS)
+    return SplitModel(extractor, half(blocks, (STEM_CHANNELS, *shape[1:]), classes))
+
+
+def half(blocks: tuple[int, ...], shape: tuple[int, ...], classes: int) -> nn.Sequential:
+    """Three stages of bottlenecks for features of this shape, with no stem; the last two halve the maps."""
+    channels = shape[0]
+    body = []
+    for stage, (planes, count) in enumerate(zip(STAGE_PLANES, blocks)):
+        for block in range(count):
+            stride = 2 if stage > 0 and block == 0 else 1
+            body.append(bottleneck(channels, planes, stride))
+            channels = EXPANSION * planes
+    return nn.Sequential(*body, *head(channels, classes))
+
+
+def stem(channels_in: int, channels_out: int) -> nn.Sequential:
+    """The first layers: 3x3 convolution, batch normalisation, ReLU."""
+    return nn.Sequential(*normalised(channels_in, channels_out, kernel=3), nn.ReLU())
+
+
+def basic_block(channels_in: int, channels_out: int, stride: int = 1) -> Residual:
+    """Two 3x3 convolutions and a shortcut."""
+    body = nn.Sequential(
+        *normalised(channels_in, channels_out, kernel=3, stride=stride),
+        nn.ReLU(),
+        *normalised(channels_out, channels_out, kernel=3),
+    )
+    return Residual(body, shortcut(channels_in, channels_out, stride))
+
+
+def bottleneck(channels_in: int, planes: int, stride: int = 1) -> Residual:
+    """1x1, 3x3 and 1x1 convolutions, narrow in the middle, and a shortcut."""
+    channels_out = EXPANSION * planes
+    body = nn.Sequential(
+        *normalised(channels_in, planes, kernel=1),
+        nn.ReLU(),
+        *normalised(planes, planes, kernel=3, stride=stride),
+        nn.ReLU(),
+        *normalised(planes, channels_out, kernel=1),
+    )
+    return Residual(body, shortcut(channels_in, channels_out, stride))
+
+
+def shortcut(channels_in: int, channels_out: int, stride: int) -> nn.Module:
+    """The input itself where its shape stays, else a 1x1 convolution of it."""
+    if stride == 1 and channels_in == channels_out:
+        return nn.Identity()
+    return nn.Sequential(*normalised(channels_in, channels_out, kernel=1, stride=stride))
+
+
+def normalised(channels_in: int, channels_out: int, kernel: int, stride: int = 1) -> tuple[nn.Module, nn.Module]:
+    """A convolution without bias, initialised for the ReLU to come, and its batch normalisation."""
+    convolution = nn.Conv2d(channels_in, channels_out, kernel, stride=stride, padding=kernel // 2, bias=False)
+    nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
+    return convolution, nn.BatchNorm2d(channels_out)
+
+
+def head(channels: int, classes: int) -> tuple[nn.Module, nn.Module]:
+    """The last layers: global average pooling and a linear layer."""
+    return GlobalAveragePool(), nn.Linear(channels, classes)

@@ -1,0 +1,70 @@
+"""Small models for weak devices and quick experiments, as PyTorch initialises them.
+
+Trainable parameters for 10 classes:
+
+| model  | 1x8x8 | 1x28x28 | 3x32x32 |
+|--------|-------|---------|---------|
+| mlp    | 4,810 |  50,890 | 197,322 |
+| cnn    | 6,090 |  20,490 |  25,578 |
+| lenet  |     - |  44,426 |  62,006 |
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from torch import nn
+
+from catchment.models.split import SplitModel
+
+
+def mlp(hidden: int, shape: tuple[int, ...], classes: int) -> SplitModel:
+    """One hidden layer, whose activations are the features."""
+    extractor = nn.Sequential(nn.Flatten(), nn.Linear(prod(shape), hidden), nn.ReLU())
+    return SplitModel(extractor, nn.Linear(hidden, classes))
+
+
+def cnn(shape: tuple[int, ...], classes: int) -> SplitModel:
+    """Two stages of 3x3 convolution, ReLU and pooling, then a linear layer; the first stage is the extractor.
+
+    Its features have 16 channels as those of the ResNets do, so both can feed the same half.
+    """
+    channels, height, width = shape
+    extractor = nn.Sequential(
+        nn.Conv2d(channels, 16, kernel_size=3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),  # 16 x H/2 x W/2
+    )
+    classifier = nn.Sequential(
+        nn.Conv2d(16, 32, kernel_size=3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),  # 32 x H/4 x W/4
+        nn.Flatten(),
+        nn.Linear(32 * (height // 4) * (width // 4), classes),
+    )
+    return SplitModel(extractor, classifier)
+
+
+def lenet(shape: tuple[int, ...], classes: int) -> SplitModel:
+    """After LeNet-5: two stages of 5x5 convolution, ReLU and pooling, then three linear layers.
+
+    The first stage is the extractor. Images are 16x16 or larger, so that one pixel is left at the end.
+    """
+    channels, height, width = shape
+    extractor = nn.Sequential(
+        nn.Conv2d(channels, 6, kernel_size=5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),  # 6 x (H - 4)/2 x (W - 4)/2
+    )
+    classifier = nn.Sequential(
+        nn.Conv2d(6, 16, kernel_size=5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),  # 16 x (H - 12)/4 x (W - 12)/4
+        nn.Flatten(),
+        nn.Linear(16 * ((height - 12) // 4) * ((width - 12) // 4), 120),
+        nn.ReLU(),
+        nn.Linear(120, 84),
+        nn.ReLU(),
+        nn.Linear(84, classes),
+    )
+    return SplitModel(extractor, classifier)
