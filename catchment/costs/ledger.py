@@ -1,0 +1,72 @@
+"""The ledger: every byte that crossed, by round, client, direction, purpose and tensor, measured on the wire form."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from catchment.message import TRAINING, Layout, Message
+
+Direction = Literal["up", "down"]
+FRAMING = "(framing)"  # header, names, scalars and envelope of a message
+
+
+@dataclass
+class Entry:
+    """Messages of one form in one round; who sent or received them."""
+
+    direction: Direction
+    purpose: str
+    layout: Layout
+    framing: int
+    clients: list[int] = field(default_factory=list)  # one item a message
+
+    def as_json(self) -> dict[str, Any]:
+        """The form of a line of `ledger.jsonl`."""
+        return {
+            "direction": self.direction,
+            "purpose": self.purpose,
+            "clients": self.clients,
+            "tensors": {**dict(self.layout.sizes), FRAMING: self.framing},
+        }
+
+
+class Ledger:
+    """Books bytes where they cross. Totals are kept for the run, entries for the round under way."""
+
+    def __init__(self) -> None:
+        self.totals: Counter[tuple[str, str]] = Counter()  # (direction, purpose) -> bytes
+        self._entries: dict[tuple[str, str, int, int], Entry] = {}
+
+    def book(self, client: int, direction: Direction, purpose: str, message: Message, size: int) -> None:
+        """One message crossed; `size` is its length on the wire."""
+        layout = message.layout
+        key = (direction, purpose, id(layout), size)
+        entry = self._entries.get(key)
+        if entry is None:
+            entry = self._entries[key] = Entry(direction, purpose, layout, size - layout.nbytes)
+        entry.clients.append(client)
+        self.totals[direction, purpose] += size
+
+    def close_round(self) -> list[dict[str, Any]]:
+        """The entries of the round, in an order that does not depend on arrival; a new round begins."""
+        rows = [entry.as_json() for entry in self._entries.values()]
+        self._entries = {}
+        for row in rows:
+            row["clients"].sort()
+        return sorted(rows, key=lambda row: (row["direction"], row["purpose"], row["clients"], str(row["tensors"])))
+
+    def summary(self) -> dict[str, int]:
+        """Bytes so far: training up and down, and everything booked apart."""
+        return summarise(self.totals)
+
+
+def summarise(totals: Mapping[tuple[str, str], int]) -> dict[str, int]:
+    """`{up, down, evaluation}` from totals by (direction, purpose)."""
+    return {
+        "up": totals.get(("up", TRAINING), 0),
+        "down": totals.get(("down", TRAINING), 0),
+        "evaluation": sum(size for (_, purpose), size in totals.items() if purpose != TRAINING),
+    }

@@ -1,0 +1,377 @@
+"""The waist: all that a method's server routine can do with the clients."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from catchment.costs.ledger import Ledger
+from catchment.errors import ProtocolError, RunError, WireError
+from catchment.message import TRAINING, Message, Payload, Request, Response
+from catchment.method import Method, contract
+from catchment.randomness import numpy_generator
+from catchment.transports.base import Snapshot, Transport
+
+Asked = TypeVar("Asked", bound=Payload)
+Answered = TypeVar("Answered", bound=Payload)
+FOREVER = float("inf")
+
+
+class Reply(NamedTuple, Generic[Answered]):
+    """One client's answer."""
+
+    client: int
+    round: int  # in which it was asked
+    body: Answered
+
+
+@dataclass
+class Counts:
+    """What did not arrive as asked, over the whole run."""
+
+    lost: int = 0  # no reply: unreachable, crashed, dropped
+    failed: int = 0  # the client's handler raised
+    late: int = 0  # came after its ask was over
+
+
+@dataclass
+class _Pending:
+    request: Request
+    awaited: bool  # by an ask that is still open, or by send; otherwise it will be late
+
+
+@dataclass
+class _RoundTally:
+    answered: int = 0
+    reasons: list[str] = field(default_factory=list)  # of failed handlers
+
+
+class Fleet:
+    """The clients, as a method sees them. Missing, late and failed replies are normal: counted, never raised."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        method: Method[Any],
+        ledger: Ledger,
+        *,
+        seed: int,
+        fraction: float = 1.0,
+        deadline: float | None = None,
+    ) -> None:
+        self.round = 0
+        self.counts = Counts()
+        self.events: list[dict[str, Any]] = []  # of the round under way
+        self.watch: Callable[[list[Request]], None] | None = None  # sees what is sent
+        self._transport = transport
+        self._method = method
+        self._ledger = ledger
+        self._seed = seed
+        self._fraction = fraction
+        self._deadline = FOREVER if deadline is None else deadline
+        self._purpose = TRAINING
+        self._sequence = 0
+        self._life = 0
+        self._start: dict[int, int] = {}  # of this life, where a client had a request pending
+        self._start_default = 0
+        self._base: dict[int, int] = {}  # of the last checkpoint, likewise
+        self._base_default = 0
+        self._turns: dict[tuple[str, int], int] = {}
+        self._pending: dict[int, _Pending] = {}
+        self._asides: dict[int, Request] = {}
+        self._arrived: list[_Arrival] = []  # pulled, not yet wanted
+        self._tally = _RoundTally()
+
+    # ---- for methods ----
+
+    @property
+    def now(self) -> float:
+        """Seconds since the run began, virtual where the transport simulates."""
+        return self._transport.now
+
+    def clients(self) -> list[int]:
+        """Everybody who can be reached in this round, busy or not."""
+        return list(self._transport.roster(self.round))
+
+    def idle(self) -> list[int]:
+        """The reachable clients that owe no reply."""
+        busy = self._busy()
+        return [client for client in self._transport.roster(self.round) if client not in busy]
+
+    def cohort(self) -> list[int]:
+        """The clients of this round: a share drawn from (seed, round), less those that still owe a reply."""
+        roster = self._transport.roster(self.round)
+        if self._fraction < 1 and len(roster):
+            size = max(1, round(len(roster) * self._fraction))
+            picked = numpy_generator(self._seed, "cohort", self.round).choice(len(roster), size, replace=False)
+            roster = sorted(roster[i] for i in picked.tolist())
+        busy = self._busy()
+        return [client for client in roster if client not in busy]
+
+    def ask(
+        self,
+        handler: Callable[[Any, Asked], Answered],
+        bodies: Mapping[int, Asked],
+        *,
+        deadline: float | None = None,
+        in_order: bool = False,
+    ) -> Iterator[Reply[Answered]]:
+        """Send to these clients at once; yield replies as they arrive, until all came or `deadline` seconds passed.
+
+        `in_order` yields them in the order of `bodies` instead, holding what comes early: for sums of floating-point
+        numbers that must not depend on who is faster.
+        """
+        until = self._transport.now + (self._deadline if deadline is None else deadline)
+        if self._purpose != TRAINING:
+            until = FOREVER
+        requests = self._push(handler, bodies)
+        return self._collect(handler, requests, until, in_order)
+
+    def send(self, handler: Callable[[Any, Asked], Answered], bodies: Mapping[int, Asked]) -> None:
+        """The first half of `ask`: replies come through `arrivals`, in this round or a later one."""
+        if self._purpose != TRAINING:
+            raise ProtocolError("send inside aside: evaluation must not leave requests behind; use ask")
+        self._push(handler, bodies)
+
+    def arrivals(
+        self,
+        handler: Callable[[Any, Asked], Answered],
+        *,
+        count: int | None = None,
+        until: float | None = None,
+    ) -> Iterator[Reply[Answered]]:
+        """Replies to `handler` as they arrive: those sent, and late ones of earlier asks.
+
+        Stops after `count` replies, when the clock shows `until`, or when nothing is in flight any more.
+        """
+        name, taken = handler.__name__, 0
+        while count is None or taken < count:
+            ready = next((a for a in self._arrived if a.request.handler == name), None)
+            if ready is not None:
+                self._arrived.remove(ready)
+            else:
+                ready = self._receive(FOREVER if until is None else until)
+                if ready is None:
+                    return
+                if ready.request.handler != name:
+                    self._arrived.append(ready)
+                    continue
+            reply = self._open(handler, ready)
+            if reply is not None:
+                taken += 1
+                yield reply
+
+    @contextmanager
+    def aside(self, purpose: str) -> Iterator[None]:
+        """Book what is asked inside under another purpose; it reads client states, changes nothing, takes no time."""
+        if not re.fullmatch("[a-z][a-z0-9_]*", purpose) or purpose == TRAINING:
+            raise ProtocolError(f'"{purpose}" cannot be the purpose of an aside: use a word other than "{TRAINING}"')
+        before, self._purpose = self._purpose, purpose
+        try:
+            yield
+        finally:
+            self._purpose = before
+
+    # ---- sending and receiving ----
+
+    def _busy(self) -> set[int]:
+        return {pending.request.client for pending in self._pending.values()}
+
+    def _push(self, handler: Callable[..., Any], bodies: Mapping[int, Payload]) -> list[Request]:
+        name = handler.__name__
+        kinds = contract(type(self._method), name)
+        aside = self._purpose != TRAINING
+        busy = {pending.request.client: sequence for sequence, pending in self._pending.items()}
+        if not aside and (owing := sorted(busy.keys() & bodies.keys())):
+            raise ProtocolError(
+                f"clients {owing} still owe a reply; a client has one request in flight (cohort() leaves them out)"
+            )
+        packed: dict[int, Message] = {}  # one message for all who get the same payload
+        requests = []
+        for client, body in bodies.items():
+            if not isinstance(body, kinds.request):
+                raise ProtocolError(
+                    f"{name} takes {kinds.request.__name__}, client {client} was sent {type(body).__name__}"
+                )
+            message = packed.get(id(body))
+            if message is None:
+                message = packed[id(body)] = body.pack()
+            turn = self._turns[self._purpose, client] = self._turns.get((self._purpose, client), -1) + 1
+            if aside:  # sees the state before what the client is working on
+                sequence = busy.get(client, self._sequence)
+            else:
+                sequence, self._sequence = self._sequence, self._sequence + 1
+            request = Request(
+                client, name, self.round, turn, sequence, message, self._purpose, self._life,
+                self._start.get(client, self._start_default), self._base.get(client, self._base_default),
+            )  # fmt: skip
+            requests.append(request)
+            self._ledger.book(client, "down", self._purpose, message, request.size())
+            if aside:
+                self._asides[client] = request
+            else:
+                self._pending[sequence] = _Pending(request, awaited=True)
+        if self.watch is not None:
+            self.watch(requests)
+        self._transport.push(requests)
+        return requests
+
+    def _collect(
+        self, handler: Callable[..., Answered], requests: list[Request], until: float, in_order: bool
+    ) -> Iterator[Reply[Answered]]:
+        wanted = {(request.aside, request.client) for request in requests}
+        order = [request.client for request in requests]
+        turn = 0
+        early: dict[int, Reply[Answered] | None] = {}
+        try:
+            while wanted:
+                arrival = self._receive(until)
+                if arrival is None:
+                    break
+                key = (arrival.request.aside, arrival.request.client)
+                if arrival.late or key not in wanted:
+                    self._arrived.append(arrival)
+                    continue
+                wanted.discard(key)
+                reply = self._open(handler, arrival)
+                if not in_order:
+                    if reply is not None:
+                        yield reply
+                    continue
+                early[arrival.request.client] = reply
+                while turn < len(order) and order[turn] in early:
+                    reply = early.pop(order[turn])
+                    turn += 1
+                    if reply is not None:
+                        yield reply
+            for client in order[turn:]:
+                if (reply := early.pop(client, None)) is not None:
+                    yield reply
+        finally:
+            for request in requests:
+                if (request.aside, request.client) in wanted:
+                    self._asides.pop(request.client, None)
+                    if request.sequence in self._pending:
+                        self._pending[request.sequence].awaited = False
+
+    def _receive(self, until: float) -> _Arrival | None:
+        """The next response, booked; its client is free again. None if there is none in time."""
+        while True:
+            response = self._transport.pull(until)
+            if response is None:
+                return None
+            late = False
+            if response.aside:
+                request = self._asides.pop(response.client, None)
+                if request is None:
+                    continue  # its ask was given up
+            else:
+                pending = self._pending.pop(response.sequence)
+                request, late = pending.request, not pending.awaited
+            if response.body is not None:
+                self._ledger.book(request.client, "up", request.purpose, response.body, response.size())
+            if late:
+                self.counts.late += 1
+                self._event("late", request, f"asked in round {request.round}")
+            return _Arrival(request, response, late)
+
+    def _open(self, handler: Callable[..., Answered], arrival: _Arrival) -> Reply[Answered] | None:
+        """The reply in a response; None, counted, if there is nothing in it."""
+        request, response, _ = arrival
+        why, failed = response.error, response.failed
+        if response.body is not None:
+            try:
+                body = contract(type(self._method), request.handler).reply.unpack(response.body)
+                self._tally.answered += 1
+                return Reply(request.client, request.round, body)  # type: ignore[arg-type]
+            except WireError as error:
+                why, failed = str(error), True
+        if failed:
+            self.counts.failed += 1
+            self._tally.reasons.append(f"client {request.client}: {why}")
+        else:
+            self.counts.lost += 1
+        self._event("failed" if failed else "lost", request, why)
+        return None
+
+    def _event(self, what: str, request: Request, why: str) -> None:
+        self.events.append({"what": what, "client": request.client, "handler": request.handler, "why": why})
+
+    # ---- for the run ----
+
+    def begin_round(self, round: int) -> None:
+        """Count turns and events anew; late replies that nobody took in the round they came are dropped."""
+        self.round = round
+        self.events = []
+        self._turns = {}
+        self._tally = _RoundTally()
+        self._arrived = [arrival for arrival in self._arrived if not arrival.late]
+
+    def check_round(self) -> None:
+        """Refuse to go on when every client that was asked failed: the experiment is wrong, not the world."""
+        if self._tally.reasons and not self._tally.answered:
+            raise RunError(
+                f"round {self.round}: all {len(self._tally.reasons)} clients failed; {self._tally.reasons[0]}"
+            )
+
+    def snapshot(self) -> FleetSnapshot:
+        """What a checkpoint must hold to go on exactly, requests in flight included."""
+        return FleetSnapshot(
+            sequence=self._sequence,
+            life=self._life,
+            counts=dataclasses.asdict(self.counts),
+            pending=[(p.request.to_bytes(), p.awaited) for p in self._pending.values()],
+            arrived=[(a.request.to_bytes(), a.response.to_bytes(), a.late) for a in self._arrived],
+            transport=self._transport.snapshot(self._uncovered()),
+        )
+
+    def saved(self) -> None:
+        """The snapshot is safe on disk: clients may forget what only older ones needed."""
+        self._base = {p.request.client: sequence for sequence, p in self._pending.items()}
+        self._base_default = self._sequence
+
+    def restore(self, snapshot: FleetSnapshot) -> None:
+        """Go on from a checkpoint: what was in flight is asked again, and not booked again."""
+        self.counts = Counts(**snapshot.counts)
+        self._sequence = snapshot.sequence
+        self._life = snapshot.life + 1
+        self._arrived = [
+            _Arrival(Request.from_bytes(request), Response.from_bytes(response), late)
+            for request, response, late in snapshot.arrived
+        ]
+        requests = [(Request.from_bytes(raw), awaited) for raw, awaited in snapshot.pending]
+        self._start = {request.client: request.sequence for request, _ in requests}
+        self._start_default = self._sequence
+        self._transport.restore(snapshot.transport)
+        for request, awaited in requests:
+            again = request._replace(life=self._life, start=request.sequence, base=request.sequence)
+            self._pending[request.sequence] = _Pending(again, awaited)
+        self.saved()
+        self._transport.push([pending.request for pending in self._pending.values()])
+
+    def _uncovered(self) -> Callable[[int], int]:
+        """For each client, the first request that a checkpoint made now does not cover."""
+        pending = {p.request.client: sequence for sequence, p in self._pending.items()}
+        return lambda client: pending.get(client, self._sequence)
+
+
+class _Arrival(NamedTuple):
+    request: Request
+    response: Response
+    late: bool
+
+
+@dataclass(frozen=True)
+class FleetSnapshot:
+    """The fleet at a checkpoint."""
+
+    sequence: int
+    life: int
+    counts: dict[str, int]
+    pending: list[tuple[bytes, bool]]
+    arrived: list[tuple[bytes, bytes, bool]]
+    transport: Snapshot

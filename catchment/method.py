@@ -1,0 +1,86 @@
+"""A method is one file: its hyper-parameters, one server routine for one round, and named client handlers."""
+
+from __future__ import annotations
+
+import functools
+import typing
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+from catchment.errors import ProtocolError
+from catchment.message import Payload
+
+if TYPE_CHECKING:
+    from catchment.fleet import Fleet
+    from catchment.server import Server
+    from catchment.world import World
+
+State = TypeVar("State")
+Handler = TypeVar("Handler", bound=Callable[..., Payload])
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """What an evaluation found. `accuracy` is the method's headline number, a share between 0 and 1."""
+
+    accuracy: float
+    server: Mapping[str, float] | None = None  # the server's model, where there is one
+    clients: Mapping[int, float] | None = None  # accuracy of each client's own model
+    more: Mapping[str, float] = field(default_factory=dict)  # anything else worth a column
+
+
+class Method(ABC, Generic[State]):
+    """A federated algorithm. Subclass it as a frozen dataclass of hyper-parameters.
+
+    A method has no mutable state of its own: what the server remembers is in `State` (a dataclass of tensors, plain
+    values, modules and optimisers), what a client remembers is in `client.state` under the names in `persistent`.
+    Handlers that run on the client are marked `@on_client` and take `(client, request)`.
+    """
+
+    persistent: ClassVar[tuple[str, ...]] = ()
+
+    def check(self, world: World) -> None:
+        """Refuse, before anything runs, a world in which this method cannot work."""
+        return
+
+    @abstractmethod
+    def init(self, server: Server) -> State:
+        """The server's state before the first round."""
+
+    @abstractmethod
+    def round(self, server: Server, state: State, fleet: Fleet) -> None:
+        """One round; changes `state` in place."""
+
+    @abstractmethod
+    def evaluate(self, server: Server, state: State, fleet: Fleet) -> Metrics:
+        """Measure without changing anything."""
+
+
+def on_client(function: Handler) -> Handler:
+    """Mark a method's function as one that runs on the client: `def name(self, client, request: Q) -> R`."""
+    function.__dict__["on_client"] = True
+    return function
+
+
+class Contract(typing.NamedTuple):
+    """The payload classes that a handler takes and returns."""
+
+    request: type[Payload]
+    reply: type[Payload]
+
+
+@functools.cache
+def contract(method: type[Method[Any]], handler: str) -> Contract:
+    """What a handler takes and returns, from its annotations."""
+    function = getattr(method, handler, None)
+    if not getattr(function, "on_client", False):
+        raise ProtocolError(f"{method.__name__} has no client handler {handler}; is it marked @on_client?")
+    hints = typing.get_type_hints(function)
+    found = Contract(*(hints.get(name, object) for name in ("request", "return")))
+    if not all(isinstance(kind, type) and issubclass(kind, Payload) for kind in found):
+        raise ProtocolError(
+            f"{method.__name__}.{handler} must be written as (self, client, request: Q) -> R with Payload classes Q, R"
+        )
+    return found

@@ -1,0 +1,1 @@
+"""What carries messages: this process, or a network."""
