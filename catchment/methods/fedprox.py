@@ -1,0 +1,62 @@
+"""FedProx: Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020.
+
+FedAvg with a proximal term: a client minimises its loss + mu/2 |w - w_global|^2, so that clients with unlike data do
+not run apart.
+
+Departures: every client does the same number of epochs, where the paper also lets slow devices do fewer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from catchment.client import Client
+from catchment.data import Batch
+from catchment.fleet import Fleet
+from catchment.losses import squared_distance
+from catchment.method import Method, Metrics, on_client
+from catchment.server import Server
+from catchment.training import fit
+from catchment.weights import GlobalModel, GlobalState, LocalModel, evaluate_global, mean_weights
+from catchment.world import World
+
+
+@dataclass(frozen=True)
+class FedProx(Method[GlobalState]):
+    """Federated averaging with a proximal term."""
+
+    client_epochs: int = 1
+    mu: float = 0.01
+
+    def check(self, world: World) -> None:
+        """Weights can be averaged only if all clients have one architecture."""
+        world.one_architecture("fedprox")
+
+    def init(self, server: Server) -> GlobalState:
+        """The first weights of the clients' model."""
+        return GlobalState(server.world.client_architecture(0).probe.initial)
+
+    def round(self, server: Server, state: GlobalState, fleet: Fleet) -> None:
+        """Send the model to the cohort, average what comes back."""
+        bodies = dict.fromkeys(fleet.cohort(), GlobalModel(state.weights))
+        replies = fleet.ask(self.local_training, bodies, in_order=True)
+        state.weights = mean_weights(replies, otherwise=state.weights)
+
+    @on_client
+    def local_training(self, client: Client, request: GlobalModel) -> LocalModel:
+        """Some epochs of cross-entropy, held back towards the global weights (equation 2 of the paper)."""
+        model = client.model(request.weights)
+        anchor = {name: tensor.to(client.world.device) for name, tensor in request.weights.items()}
+
+        def h_k(batch: Batch) -> Tensor:
+            return F.cross_entropy(model(batch.images), batch.labels) + self.mu / 2 * squared_distance(model, anchor)
+
+        loss = fit(client.optimizer(model), client.batches(epochs=self.client_epochs), h_k)
+        return LocalModel(model.state_dict(), len(client.train), loss)
+
+    def evaluate(self, server: Server, state: GlobalState, fleet: Fleet) -> Metrics:
+        """The global model, which is every client's too."""
+        return evaluate_global(server, fleet, state.weights)

@@ -1,0 +1,91 @@
+"""Stand-alone: every client trains its own model on its own data and talks to nobody. The lower bound.
+
+A round is `client_epochs` epochs. Models and optimiser states stay on the clients; nothing of them travels. The
+accuracy is the mean over clients on the global test set. Clients may have different architectures.
+
+Departures: none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch.nn.functional as F
+
+from catchment.client import Client
+from catchment.fleet import Fleet
+from catchment.message import Payload
+from catchment.method import Method, Metrics, on_client
+from catchment.optimizers import load_optimizer_tensors, optimizer_tensors
+from catchment.server import Server
+from catchment.training import fit
+
+
+@dataclass(frozen=True)
+class Go(Payload):
+    """Train for a round."""
+
+
+@dataclass(frozen=True)
+class Done(Payload):
+    """Trained."""
+
+    loss: float
+
+
+@dataclass(frozen=True)
+class Measured(Payload):
+    """A client's model on the test set."""
+
+    accuracy: float
+    loss: float
+
+
+@dataclass
+class State:
+    """The server remembers nothing."""
+
+
+@dataclass(frozen=True)
+class Standalone(Method[State]):
+    """Each client alone."""
+
+    persistent: ClassVar[tuple[str, ...]] = ("model", "optimizer")
+    client_epochs: int = 1
+
+    def init(self, server: Server) -> State:
+        """Nothing."""
+        return State()
+
+    def round(self, server: Server, state: State, fleet: Fleet) -> None:
+        """Let the cohort train."""
+        for _ in fleet.ask(self.local_training, dict.fromkeys(fleet.cohort(), Go())):
+            pass
+
+    @on_client
+    def local_training(self, client: Client, request: Go) -> Done:
+        """Go on from where this client was."""
+        model = client.model(client.state.get("model"))
+        optimizer = client.optimizer(model)
+        load_optimizer_tensors(optimizer, client.state.get("optimizer", {}))
+        loss = fit(
+            optimizer,
+            client.batches(epochs=self.client_epochs),
+            lambda batch: F.cross_entropy(model(batch.images), batch.labels),
+        )
+        client.state = {"model": model.state_dict(), "optimizer": optimizer_tensors(optimizer)}
+        return Done(loss)
+
+    def evaluate(self, server: Server, state: State, fleet: Fleet) -> Metrics:
+        """Each client measures its own model where it is."""
+        with fleet.aside("evaluation"):
+            replies = fleet.ask(self.test, dict.fromkeys(fleet.clients(), Go()), in_order=True)
+            clients = {reply.client: reply.body.accuracy for reply in replies}
+        return Metrics(sum(clients.values()) / max(len(clients), 1), clients=clients)
+
+    @on_client
+    def test(self, client: Client, request: Go) -> Measured:
+        """This client's model on the global test set."""
+        score = client.evaluate(client.model(client.state.get("model")))
+        return Measured(score.accuracy, score.loss)
