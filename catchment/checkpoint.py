@@ -1,0 +1,233 @@
+"""Checkpoints: atomic, without pickle, and never the only copy.
+
+A checkpoint is `round-N.safetensors`: the server's state, the fleet and the clock. States of clients that changed
+since the last checkpoint are in one `clients-N.safetensors` beside it; the checkpoint says which file holds which
+client, so that an untouched client costs nothing. A file is written under another name, flushed to the disk and
+renamed; the last two checkpoints and what they refer to are kept.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from catchment.client import ClientState
+from catchment.errors import ProtocolError, RunError, WireError
+from catchment.fleet import FleetSnapshot
+from catchment.message import Message
+from catchment.transports.base import Snapshot
+
+KEPT = 2
+MOST_CLIENT_FILES = 8  # then all client states are written into one file again
+T = TypeVar("T")
+
+
+# ---- files ------------------------------------------------------------------------------------------------------
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file so that it is either the old one or the new one, whatever happens."""
+    temporary = path.with_name(path.name + ".part")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        descriptor = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise RunError(f"{path} cannot be written: {error.strerror}; what was there before is kept") from error
+
+
+# ---- the server's state as tensors and JSON ---------------------------------------------------------------------
+
+
+def flatten(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+    """A JSON form of a state; its tensors go to `tensors` under `name`."""
+    if isinstance(value, Tensor):
+        tensors[name] = value
+        return {"tensor": name}
+    if value is None or isinstance(value, bool | int | float | str):
+        return {"value": value}
+    if isinstance(value, dict):
+        items = []
+        for number, (key, item) in enumerate(value.items()):
+            if not isinstance(key, str | int):
+                raise ProtocolError(
+                    f"{name} has the key {key!r}; a checkpoint takes keys that are text or whole numbers"
+                )
+            items.append([key, flatten(item, f"{name}/{number}", tensors)])
+        return {"dict": items}
+    if isinstance(value, list | tuple):
+        items = [flatten(item, f"{name}/{number}", tensors) for number, item in enumerate(value)]
+        return {"tuple" if isinstance(value, tuple) else "list": items}
+    if hasattr(value, "state_dict"):
+        return {"state": flatten(value.state_dict(), name, tensors)}
+    if dataclasses.is_dataclass(value):
+        fields = [f.name for f in dataclasses.fields(value)]
+        return {"fields": {f: flatten(getattr(value, f), f"{name}/{f}", tensors) for f in fields}}
+    raise ProtocolError(
+        f"{name} is a {type(value).__name__}, which cannot be checkpointed; use tensors, plain values, lists, dicts, "
+        "dataclasses, modules or optimisers"
+    )
+
+
+def unflatten(form: Any, tensors: Mapping[str, Tensor], fresh: Any) -> Any:
+    """The state back. `fresh` is a new state of the same method: its modules and optimisers are loaded in place."""
+    ((kind, content),) = form.items()
+    if kind == "tensor":
+        return tensors[content]
+    if kind == "value":
+        return content
+    if kind == "dict":
+        old = fresh if isinstance(fresh, dict) else {}
+        return {key: unflatten(item, tensors, old.get(key)) for key, item in content}
+    if kind in ("list", "tuple"):
+        known = fresh if isinstance(fresh, list | tuple) else ()
+        items = [unflatten(c, tensors, known[i] if i < len(known) else None) for i, c in enumerate(content)]
+        return tuple(items) if kind == "tuple" else items
+    if kind == "state":
+        fresh.load_state_dict(unflatten(content, tensors, None))
+        return fresh
+    for name, item in content.items():
+        setattr(fresh, name, unflatten(item, tensors, getattr(fresh, name)))
+    return fresh
+
+
+# ---- checkpoints of a run ---------------------------------------------------------------------------------------
+
+
+class Loaded(NamedTuple):
+    """A checkpoint as read."""
+
+    round: int
+    tensors: dict[str, Tensor]
+    state: Any  # for `unflatten`
+    fleet: FleetSnapshot
+    progress: dict[str, Any]  # what the run adds: totals, seconds
+
+
+class Checkpoints:
+    """The checkpoints of one run directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._files: dict[int, str] = {}  # client -> file that holds its newest state
+        self._states: dict[int, ClientState] = {}
+        self._needs: dict[int, set[str]] = {}  # round of a kept checkpoint -> client files it refers to
+
+    def save(self, round: int, state: Any, fleet: FleetSnapshot, progress: Mapping[str, Any]) -> None:
+        """Write a checkpoint, then forget what is older than the one before it."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        files = self._save_clients(round, fleet.transport.states)
+        tensors: dict[str, Tensor] = {}
+        meta = {
+            "round": round,
+            "state": flatten(state, "state", tensors),
+            "fleet": {"sequence": fleet.sequence, "life": fleet.life, "counts": fleet.counts},
+            "pending": [awaited for _, awaited in fleet.pending],
+            "arrived": [late for _, _, late in fleet.arrived],
+            "clock": {"now": fleet.transport.now, "sent": list(fleet.transport.sent.items())},
+            "clients": list(files.items()),
+            "progress": dict(progress),
+        }
+        for number, (request, _) in enumerate(fleet.pending):
+            tensors[f"pending/{number}"] = _bytes_tensor(request)
+        for number, (request, response, _) in enumerate(fleet.arrived):
+            tensors[f"arrived/{number}/request"] = _bytes_tensor(request)
+            tensors[f"arrived/{number}/response"] = _bytes_tensor(response)
+        message = Message(tensors, {"meta": json.dumps(meta)})
+        write_atomically(self._directory / f"round-{round:06d}.safetensors", message.to_bytes())
+        self._files = files
+        self._needs[round] = set(files.values())
+        self._clean(round)
+
+    def latest(self) -> Loaded | None:
+        """The newest checkpoint that can be read whole; None if there is none."""
+        for path in sorted(self._directory.glob("round-*.safetensors"), reverse=True):
+            try:
+                return self._load(path)
+            except (WireError, OSError, KeyError):
+                continue  # the one before it is kept for this
+        return None
+
+    def _save_clients(self, round: int, changed: Mapping[int, ClientState]) -> dict[int, str]:
+        self._states.update(changed)
+        files = dict(self._files)
+        if not changed:
+            return files
+        if len(set(files.values())) >= MOST_CLIENT_FILES:
+            changed = self._states
+        name = f"clients-{round:06d}.safetensors"
+        tensors = {
+            f"{client}/{group}/{key}": tensor
+            for client, state in changed.items()
+            for group, entries in state.items()
+            for key, tensor in entries.items()
+        }
+        write_atomically(self._directory / name, Message(tensors).to_bytes())
+        return {**files, **dict.fromkeys(changed, name)}
+
+    def _load(self, path: Path) -> Loaded:
+        message, _ = Message.from_bytes(path.read_bytes())
+        tensors = message.tensors
+        meta = json.loads(str(message.scalars["meta"]))
+        self._files = {int(client): file for client, file in meta["clients"]}
+        self._states = {client: {} for client in self._files}
+        self._needs[meta["round"]] = set(self._files.values())
+        for name in sorted(set(self._files.values())):
+            stored, _ = Message.from_bytes((self._directory / name).read_bytes())
+            for key, tensor in stored.tensors.items():
+                client, group, entry = key.split("/", 2)
+                if self._files.get(int(client)) == name:
+                    self._states[int(client)].setdefault(group, {})[entry] = tensor
+        pending = [
+            (_tensor_bytes(tensors[f"pending/{number}"]), awaited) for number, awaited in enumerate(meta["pending"])
+        ]
+        arrived = [
+            (
+                _tensor_bytes(tensors[f"arrived/{n}/request"]),
+                _tensor_bytes(tensors[f"arrived/{n}/response"]),
+                late,
+            )
+            for n, late in enumerate(meta["arrived"])
+        ]
+        clock = meta["clock"]
+        transport = Snapshot(clock["now"], {int(s): t for s, t in clock["sent"]}, dict(self._states))
+        fleet = FleetSnapshot(**meta["fleet"], pending=pending, arrived=arrived, transport=transport)
+        return Loaded(meta["round"], tensors, meta["state"], fleet, meta["progress"])
+
+    def _clean(self, round: int) -> None:
+        """Remove what neither this checkpoint nor the one before it needs."""
+        mine = [path for path in sorted(self._directory.glob("round-*.safetensors")) if _round(path) <= round]
+        for path in mine[:-KEPT]:
+            path.unlink()
+            self._needs.pop(_round(path), None)
+        needed = set().union(*self._needs.values())
+        for path in self._directory.glob("clients-*.safetensors"):
+            if path.name not in needed:
+                path.unlink()
+
+
+def _round(path: Path) -> int:
+    return int(path.stem.removeprefix("round-"))
+
+
+def _bytes_tensor(raw: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(raw), dtype=torch.uint8)
+
+
+def _tensor_bytes(tensor: Tensor) -> bytes:
+    return tensor.numpy().tobytes()

@@ -1,0 +1,362 @@
+"""An experiment: frozen dataclasses that mirror its TOML file, and the way from there to a world and a transport.
+
+Every mistake in a file is one sentence that names the key, what was given and what is expected.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+import tomllib
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import tomli_w
+import torch
+
+from catchment import data
+from catchment.errors import ExperimentError
+from catchment.method import Method
+from catchment.names import did_you_mean, resolve
+from catchment.optimizers import OptimizerSettings
+from catchment.transports.base import Transport
+from catchment.transports.devices import DEVICES, Device, Faults
+from catchment.transports.inprocess import InProcess
+from catchment.world import World
+
+METHODS = {
+    "centralized": "catchment.methods.centralized:Centralized",
+    "fedavg": "catchment.methods.fedavg:FedAvg",
+    "fedprox": "catchment.methods.fedprox:FedProx",
+    "standalone": "catchment.methods.standalone:Standalone",
+}
+CODECS: tuple[str, ...] = ()
+T = TypeVar("T")
+
+
+# ---- the tables of a file ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """`[data]`."""
+
+    name: str = "digits"
+    root: str | None = None  # folder of the Parquet files; CATCHMENT_DATA if not given
+    clients: int = 8
+    train: int | None = None  # at most so many training samples, drawn with the seed
+    test: int | None = None
+    public: float | None = None  # share of the data that is public
+    partition: dict[str, Any] = field(default_factory=lambda: {"name": "iid"})
+    augment: tuple[str, ...] = ()  # "crop", "flip"
+    download: bool = False  # fetch a missing set from the hub
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """`[models]`."""
+
+    client: str | tuple[str, ...] = "cnn"  # a list is dealt to the clients in turn
+    server: str | None = None
+
+
+@dataclass(frozen=True)
+class OptimizerTables:
+    """`[optimizer.client]` and `[optimizer.server]`."""
+
+    client: OptimizerSettings = field(default_factory=OptimizerSettings)
+    server: OptimizerSettings = field(default_factory=OptimizerSettings)
+
+
+@dataclass(frozen=True)
+class Participation:
+    """`[participation]`."""
+
+    fraction: float = 1.0  # of the reachable clients, drawn each round
+    deadline: float | None = None  # seconds a synchronous method waits for replies
+
+
+@dataclass(frozen=True)
+class DeviceSettings:
+    """`[devices]`."""
+
+    profile: str | tuple[str, ...] = "ideal"  # a list is dealt to the clients in turn
+    profiles: dict[str, Device] = field(default_factory=dict)  # the user's own, by name
+
+
+@dataclass(frozen=True)
+class Wire:
+    """`[wire]`."""
+
+    codecs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Every:
+    """`[evaluation]` and `[checkpoint]`: every so many rounds, and after the last."""
+
+    every: int = 1
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One experiment, complete: the same file gives the same results."""
+
+    name: str = "experiment"
+    seed: int = 0
+    rounds: int = 10
+    engine: Literal["inprocess"] = "inprocess"
+    workers: int = field(default_factory=lambda: os.cpu_count() or 1)  # threads that serve clients
+    threads: int = 1  # PyTorch threads of one client's work; results may depend on it, never on `workers`
+    strict: bool = False  # every message and every client state through bytes
+    device: str = "cpu"
+    path: str | None = None  # folder of the user's own modules; the file's folder if not given
+    method: dict[str, Any] = field(default_factory=lambda: {"name": "fedavg"})
+    data: DataSettings = field(default_factory=DataSettings)
+    models: ModelSettings = field(default_factory=ModelSettings)
+    optimizer: OptimizerTables = field(default_factory=OptimizerTables)
+    participation: Participation = field(default_factory=Participation)
+    devices: DeviceSettings = field(default_factory=DeviceSettings)
+    faults: Faults = field(default_factory=Faults)
+    wire: Wire = field(default_factory=Wire)
+    evaluation: Every = field(default_factory=Every)
+    checkpoint: Every = field(default_factory=Every)
+
+    def __post_init__(self) -> None:
+        for name, least in (("rounds", 1), ("workers", 1), ("threads", 1), ("seed", 0)):
+            _at_least(name, getattr(self, name), least)
+        _at_least("data.clients", self.data.clients, 1)
+        _at_least("evaluation.every", self.evaluation.every, 1)
+        _at_least("checkpoint.every", self.checkpoint.every, 1)
+        if not 0 < self.participation.fraction <= 1:
+            raise ExperimentError(
+                f"participation.fraction is {self.participation.fraction}; a share above 0 up to 1 is expected"
+            )
+        if self.data.public is not None and not 0 < self.data.public < 1:
+            raise ExperimentError(f"data.public is {self.data.public}; a share between 0 and 1 is expected")
+        for codec in self.wire.codecs:
+            if codec not in CODECS:
+                raise ExperimentError(f'unknown codec "{codec}" in wire.codecs; {did_you_mean(codec, CODECS)}')
+
+    # ---- from and to files ----
+
+    @staticmethod
+    def load(path: str | Path, changes: Mapping[str, Any] | None = None) -> Experiment:
+        """Read a TOML file; `changes` maps dotted keys (`"method.client_epochs"`) to other values."""
+        path = Path(path)
+        try:
+            table = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+            raise ExperimentError(f"there is no experiment file {path}") from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise ExperimentError(f"{path} cannot be read: {error}") from None
+        except tomllib.TOMLDecodeError as error:
+            raise ExperimentError(f"{path} is not valid TOML: {error}") from None
+        table.setdefault("path", str(path.resolve().parent))
+        return Experiment.from_dict(table, changes)
+
+    @staticmethod
+    def from_dict(table: Mapping[str, Any], changes: Mapping[str, Any] | None = None) -> Experiment:
+        """An experiment from nested dicts, as a TOML file gives them."""
+        merged = _copy(table)
+        for key, value in (changes or {}).items():
+            *parents, last = key.split(".")
+            place = merged
+            for parent in parents:
+                place = place.setdefault(parent, {})
+                if not isinstance(place, dict):
+                    raise ExperimentError(f"{key} cannot be set: {parent} is a value, not a table")
+            place[last] = value
+        experiment = _read(Experiment, merged, "")
+        experiment.build_method()
+        return experiment
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every setting, the method's defaults included; None is left out, as TOML has no such value."""
+        table = _plain(dataclasses.asdict(self))
+        table["method"] = {"name": self.method["name"], **_plain(dataclasses.asdict(self.build_method()))}  # type: ignore[call-overload]
+        return typing.cast(dict[str, Any], table)
+
+    def to_toml(self) -> str:
+        """The file that gives this experiment again."""
+        return tomli_w.dumps(self.to_dict())
+
+    # ---- to things that run ----
+
+    def build_method(self) -> Method[Any]:
+        """The method with its hyper-parameters."""
+        self._see_own_modules()
+        table = dict(self.method)
+        name = table.pop("name", None)
+        if not isinstance(name, str):
+            raise ExperimentError('[method] needs a name, such as name = "fedavg"')
+        kind = resolve("method", name, METHODS)
+        if not (isinstance(kind, type) and issubclass(kind, Method) and dataclasses.is_dataclass(kind)):
+            raise ExperimentError(f'method "{name}" must be a subclass of catchment.Method and a dataclass')
+        return typing.cast(Method[Any], _read(kind, table, "method"))
+
+    def build_world(self) -> World:
+        """Data, models and method; every mismatch that can be found before training is found here."""
+        self._see_own_modules()
+        d = self.data
+        root = None if d.root is None else Path(d.root)
+        dataset = data.load(
+            d.name,
+            root,
+            train=d.train,
+            test=d.test,
+            seed=self.seed,
+            download=d.download,
+            mean=d.mean,
+            std=d.std,
+        )
+        division = data.divide(dataset, d.clients, d.partition, d.public, self.seed)
+        client = self.models.client
+        world = World(
+            seed=self.seed,
+            method=self.build_method(),
+            data=division,
+            client_models=(client,) if isinstance(client, str) else client,
+            server_model=self.models.server,
+            client_optimizer=self.optimizer.client,
+            server_optimizer=self.optimizer.server,
+            augment=d.augment,
+            device=_device(self.device),
+        )
+        for architecture in dict.fromkeys(world.client_architectures):
+            _ = architecture.probe
+        world.method.check(world)
+        return world
+
+    def build_transport(self, world: World) -> Transport:
+        """The engine."""
+        known = {**DEVICES, **self.devices.profiles}
+        profile = self.devices.profile
+        names = (profile,) if isinstance(profile, str) else profile
+        for name in names:
+            if name not in known:
+                raise ExperimentError(f'unknown devices.profile "{name}"; {did_you_mean(name, known)}')
+        return InProcess(
+            world,
+            workers=self.workers,
+            threads=self.threads,
+            strict=self.strict,
+            devices=[known[name] for name in names],
+            faults=self.faults,
+        )
+
+    def _see_own_modules(self) -> None:
+        if self.path is not None and self.path not in sys.path:
+            sys.path.insert(0, self.path)
+
+
+def parse_setting(text: str) -> tuple[str, Any]:
+    """`"method.client_epochs=2"` as key and value; the value is TOML, or plain text if it is not."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise ExperimentError(f"--set {text}: expected key=value, such as --set method.client_epochs=2")
+    try:
+        return key.strip(), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key.strip(), value.strip()
+
+
+# ---- tables to dataclasses --------------------------------------------------------------------------------------
+
+
+def _read(kind: type[T], table: Any, where: str) -> T:
+    """A dataclass from a table; unknown keys and wrong types are errors with a place."""
+    if not isinstance(table, dict):
+        raise ExperimentError(f"{where} is {_said(table)}; a table is expected")
+    hints = typing.get_type_hints(kind)
+    known = {f.name for f in dataclasses.fields(kind) if f.init}  # type: ignore[arg-type]
+    values = {}
+    for key, value in table.items():
+        place = f"{where}.{key}" if where else key
+        if key not in known:
+            raise ExperimentError(f'unknown key "{place}"; {did_you_mean(key, known)}')
+        values[key] = _convert(hints[key], value, place)
+    try:
+        return kind(**values)
+    except ExperimentError as error:
+        raise ExperimentError(f"[{where}] {error}" if where else str(error)) from None
+    except TypeError as error:
+        raise ExperimentError(f"[{where}] {error}") from None
+
+
+def _convert(hint: Any, value: Any, where: str) -> Any:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return value
+    if isinstance(hint, types.UnionType):
+        wrong = None
+        for option in arguments:
+            if option is type(None):
+                continue
+            try:
+                return _convert(option, value, where)
+            except ExperimentError as error:
+                wrong = wrong or error
+        raise wrong or ExperimentError(where)
+    if origin is Literal:
+        if value not in arguments:
+            raise ExperimentError(f"{where} is {_said(value)}; expected one of {', '.join(map(str, arguments))}")
+        return value
+    if origin is tuple and isinstance(value, list | tuple):
+        return tuple(_convert(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(value))
+    if origin is dict and isinstance(value, dict):
+        return {key: _convert(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
+    if dataclasses.is_dataclass(hint):
+        return _read(typing.cast(type, hint), value, where)
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if hint in (int, float, bool, str) and type(value) is hint:
+        return value
+    raise ExperimentError(f"{where} is {_said(value)}; {_EXPECTED.get(origin or hint, str(hint))} is expected")
+
+
+_EXPECTED = {
+    int: "a whole number", float: "a number", bool: "true or false", str: "text in quotes",
+    tuple: "a list", dict: "a table",
+}  # fmt: skip
+
+
+def _said(value: Any) -> str:
+    return (
+        f'the text "{value}"'
+        if isinstance(value, str)
+        else str(value).lower()
+        if value in (True, False)
+        else f"{value}"
+    )
+
+
+def _at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise ExperimentError(f"{name} is {value}; at least {least} is expected")
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ExperimentError(f'device "{name}" cannot be used here: {str(error).splitlines()[0]}') from None
+    return device
+
+
+def _copy(table: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _copy(value) if isinstance(value, Mapping) else value for key, value in table.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items() if item is not None}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value

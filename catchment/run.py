@@ -1,0 +1,290 @@
+"""The loop over rounds: start or resume, let the method work, evaluate, record, checkpoint."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from catchment.checkpoint import Checkpoints, flatten, unflatten, write_atomically
+from catchment.costs.ledger import Ledger, summarise
+from catchment.errors import RunError, UserError
+from catchment.experiment import Experiment
+from catchment.fleet import Fleet
+from catchment.message import Message, Request
+from catchment.method import Metrics
+from catchment.rehearsal import peak_memory
+from catchment.server import Server
+from catchment.world import World
+
+Record = dict[str, Any]
+Observer = Callable[[Record], None]
+
+
+def run(experiment: Experiment, out: str | Path | None = None, *, observe: Observer | None = None) -> Record:
+    """Run an experiment and return its result; with `out`, keep everything in that directory.
+
+    `observe` is called with the record of every round.
+    """
+    directory = None if out is None else Path(out)
+    if directory is not None:
+        if (directory / "experiment.toml").exists():
+            raise UserError(f"{directory} already holds a run; resume it, or choose another --out")
+        world = experiment.build_world()  # before anything is written
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"{directory} cannot be made: {error.strerror}") from None
+        write_atomically(directory / "experiment.toml", experiment.to_toml().encode())
+    else:
+        world = experiment.build_world()
+    return _Run(experiment, world, directory, observe).go()
+
+
+def resume(out: str | Path, *, observe: Observer | None = None) -> Record:
+    """Go on with the run in a directory from its last checkpoint; a finished run is left as it is."""
+    directory = Path(out)
+    if not (directory / "experiment.toml").exists():
+        raise UserError(f"{directory} holds no run to resume (it has no experiment.toml)")
+    if (directory / "result.json").exists():
+        return json.loads((directory / "result.json").read_text())  # type: ignore[no-any-return]
+    experiment = Experiment.load(directory / "experiment.toml")
+    return _Run(experiment, experiment.build_world(), directory, observe).go()
+
+
+class _Run:
+    """One run, from its start or its last checkpoint to its end."""
+
+    def __init__(self, experiment: Experiment, world: World, directory: Path | None, observe: Observer | None) -> None:
+        self.experiment = experiment
+        self.world = world
+        self.method = world.method
+        self.server = Server(world)
+        self.ledger = Ledger()
+        self.transport = experiment.build_transport(world)
+        self.fleet = Fleet(
+            self.transport,
+            world.method,
+            self.ledger,
+            seed=experiment.seed,
+            fraction=experiment.participation.fraction,
+            deadline=experiment.participation.deadline,
+        )
+        self.checkpoints = None if directory is None else Checkpoints(directory / "checkpoints")
+        self.rounds = _Lines(None if directory is None else directory / "rounds.jsonl")
+        self.crossings = _Lines(None if directory is None else directory / "ledger.jsonl")
+        self.directory = directory
+        self.observe = observe or (lambda record: None)
+        self.seconds = 0.0
+        self.peaks: dict[str, int | None] = {}  # "handler of model" -> bytes
+        self.firsts: dict[str, Request] = {}  # the first request of each, until it is rehearsed
+
+    def go(self) -> Record:
+        """All remaining rounds, then the result."""
+        try:
+            state = self.method.init(self.server)
+            first = self._restore(state) + 1
+            for number in range(first, self.experiment.rounds + 1):
+                self._round(number, state)
+            return self._finish(state)
+        finally:
+            self.transport.close()
+
+    def _restore(self, state: Any) -> int:
+        """The round of the last checkpoint, taken up; 0 if there is none."""
+        loaded = None if self.checkpoints is None else self.checkpoints.latest()
+        if loaded is None:
+            self.rounds.keep(0)
+            self.crossings.keep(0)
+            return 0
+        unflatten(loaded.state, loaded.tensors, state)
+        progress = loaded.progress
+        self.ledger.totals = Counter({tuple(key): size for key, size in progress["bytes"]})
+        self.seconds = progress["seconds"]
+        self.peaks = progress["peaks"]
+        self.rounds.keep(loaded.round)
+        self.crossings.keep(loaded.round)
+        self.fleet.restore(loaded.fleet)
+        return loaded.round
+
+    def _round(self, number: int, state: Any) -> None:
+        began = time.perf_counter()
+        before = Counter(self.ledger.totals)
+        last = number == self.experiment.rounds
+        self.server.round = number
+        self.fleet.begin_round(number)
+        if number == 1:
+            self.fleet.watch = self._remember_first
+        self.method.round(self.server, state, self.fleet)
+        self.fleet.check_round()
+        metrics = None
+        if last or number % self.experiment.evaluation.every == 0:
+            metrics = self.method.evaluate(self.server, state, self.fleet)
+            self.fleet.check_round()
+        if number == 1:
+            self._rehearse()
+        self.seconds += (seconds := time.perf_counter() - began)
+        crossed = {key: size - before[key] for key, size in self.ledger.totals.items()}
+        record = {
+            "round": number,
+            **_measured(metrics),
+            "bytes": summarise(crossed),
+            "seconds": seconds,
+            "virtual_seconds": self.fleet.now,
+            "events": self.fleet.events,
+        }
+        self.rounds.add(record)
+        self.crossings.add({"round": number, "entries": self.ledger.close_round()})
+        if self.checkpoints is not None and (last or number % self.experiment.checkpoint.every == 0):
+            self._checkpoint(number, state)
+        self.observe(record)
+
+    def _rehearse(self) -> None:
+        """Measure once what each handler costs a client of each model."""
+        self.fleet.watch = None
+        for name, request in self.firsts.items():
+            self.peaks[name] = peak_memory(self.world, request)
+        self.firsts = {}
+
+    def _remember_first(self, requests: list[Request]) -> None:
+        for request in requests:
+            if not request.aside:
+                model = self.world.client_architecture(request.client).name
+                self.firsts.setdefault(f"{request.handler} of {model}", request)
+
+    def _checkpoint(self, number: int, state: Any) -> None:
+        if self.checkpoints is None:
+            return
+        self.rounds.flush()
+        self.crossings.flush()
+        progress = {
+            "bytes": [[list(key), size] for key, size in self.ledger.totals.items()],
+            "seconds": self.seconds,
+            "peaks": self.peaks,
+        }
+        self.checkpoints.save(number, state, self.fleet.snapshot(), progress)
+        self.fleet.saved()
+
+    def _finish(self, state: Any) -> Record:
+        records = [record for record in self.rounds.all() if "accuracy" in record]
+        final = records[-1]
+        best = max(records, key=lambda record: record["accuracy"])
+        counts = self.fleet.counts
+        result = {
+            "name": self.experiment.name,
+            "method": self.experiment.method["name"],
+            "accuracy": final["accuracy"],
+            "best": {"accuracy": best["accuracy"], "round": best["round"]},
+            "server": final.get("server"),
+            "clients": final.get("clients"),
+            "more": final.get("more", {}),
+            "rounds": self.experiment.rounds,
+            "bytes": self.ledger.summary(),
+            "seconds": self.seconds,
+            "virtual_seconds": self.fleet.now,
+            "lost": counts.lost,
+            "late": counts.late,
+            "failed": counts.failed,
+            "costs": self._costs(),
+            "data": self._data(),
+            "fingerprint": fingerprint(state),
+        }
+        if self.directory is not None:
+            write_atomically(self.directory / "result.json", (json.dumps(result, indent=2) + "\n").encode())
+        return result
+
+    def _costs(self) -> Record:
+        costs: Record = {
+            "clients": {
+                a.name: {"parameters": a.probe.parameters, "macs_per_sample": a.probe.total_macs}
+                for a in self.world.client_architectures
+            },
+            "peak_memory": self.peaks,
+        }
+        if self.world.server_model is not None:
+            probe = self.world.server_architecture.probe
+            costs["server"] = {
+                self.world.server_model: {"parameters": probe.parameters, "macs_per_sample": probe.total_macs}
+            }
+        return costs
+
+    def _data(self) -> Record:
+        division = self.world.data
+        sizes = [len(rows) for rows in division.clients]
+        return {
+            "name": self.experiment.data.name,
+            "clients": len(sizes),
+            "train": sum(sizes),
+            "smallest_client": min(sizes),
+            "largest_client": max(sizes),
+            "test": len(division.test),
+            "public": 0 if division.public is None else len(division.public),
+        }
+
+
+def fingerprint(state: Any) -> str:
+    """A short hash of everything a server remembers: equal for runs that did exactly the same."""
+    tensors: dict[str, Tensor] = {}
+    form = flatten(state, "state", tensors)
+    return hashlib.sha256(Message(tensors, {"form": json.dumps(form)}).to_bytes()).hexdigest()[:16]
+
+
+def _measured(metrics: Metrics | None) -> Mapping[str, Any]:
+    if metrics is None:
+        return {}
+    measured: Record = {"accuracy": metrics.accuracy}
+    if metrics.server is not None:
+        measured["server"] = dict(metrics.server)
+    if metrics.clients:
+        values = list(metrics.clients.values())
+        measured["clients"] = {"accuracy": {"mean": sum(values) / len(values), "min": min(values), "max": max(values)}}
+    if metrics.more:
+        measured["more"] = dict(metrics.more)
+    return measured
+
+
+class _Lines:
+    """A file of one JSON object a line, one line a round; without a path, a list."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._records: list[Record] = []
+
+    def keep(self, rounds: int) -> None:
+        """Drop what lies after a round: it will be done again."""
+        if self._path is None or not self._path.exists():
+            return
+        lines = self._path.read_text().splitlines()[:rounds]
+        self._records = [json.loads(line) for line in lines]
+        if len(self._records) < rounds:
+            raise RunError(
+                f"{self._path} has {len(self._records)} rounds, its checkpoint says {rounds}; it was changed"
+            )
+        write_atomically(self._path, "".join(line + "\n" for line in lines).encode())
+
+    def add(self, record: Record) -> None:
+        """Append a round."""
+        self._records.append(record)
+        if self._path is not None:
+            try:
+                with self._path.open("a") as file:
+                    file.write(json.dumps(record) + "\n")
+            except OSError as error:
+                raise RunError(f"{self._path} cannot be written: {error.strerror}") from error
+
+    def flush(self) -> None:
+        """Make sure that the disk has it."""
+        if self._path is not None:
+            with self._path.open("a") as file:
+                os.fsync(file.fileno())
+
+    def all(self) -> list[Record]:
+        """Every round so far."""
+        return self._records
