@@ -22,6 +22,7 @@ from catchment.client import ClientState
 from catchment.errors import ProtocolError, RunError, WireError
 from catchment.fleet import FleetSnapshot
 from catchment.message import Message
+from catchment.optimizers import load_optimizer_state
 from catchment.transports.base import Snapshot
 
 KEPT = 2
@@ -99,7 +100,11 @@ def unflatten(form: Any, tensors: Mapping[str, Tensor], fresh: Any) -> Any:
         items = [unflatten(c, tensors, known[i] if i < len(known) else None) for i, c in enumerate(content)]
         return tuple(items) if kind == "tuple" else items
     if kind == "state":
-        fresh.load_state_dict(unflatten(content, tensors, None))
+        loaded = unflatten(content, tensors, None)
+        if isinstance(fresh, torch.optim.Optimizer):
+            load_optimizer_state(fresh, loaded)
+        else:
+            fresh.load_state_dict(loaded)
         return fresh
     for name, item in content.items():
         setattr(fresh, name, unflatten(item, tensors, getattr(fresh, name)))

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from catchment.data import Batch, Samples, batches
 from catchment.errors import CatchmentError, ProtocolError, RunError
 from catchment.evaluate import Score, evaluate
-from catchment.message import Message, Request, Response
+from catchment.message import Message, Request, Response, plain
 from catchment.method import contract
 from catchment.randomness import derive, seeded_globals
 from catchment.training import Weights, load_weights, tensors_of
@@ -148,8 +148,8 @@ class Workbench:
         return optimizer
 
     def settle(self, tensor: Tensor) -> Tensor:
-        """A tensor that may leave the request: on the CPU, without graph, and not the worker's own memory."""
-        tensor = tensor.detach().cpu()
+        """A tensor that may outlive the request: plain, and not the worker's own memory."""
+        tensor = plain(tensor)
         return tensor.clone() if tensor.untyped_storage().data_ptr() in self._storages else tensor
 
     def between_batches(self) -> None:

@@ -128,9 +128,19 @@ def _layout(signature: tuple[tuple[str, torch.dtype, torch.Size], ...]) -> Layou
     return Layout(tuple(name for name, _, _ in order), header, sizes, offset)
 
 
+def plain(tensor: Tensor) -> Tensor:
+    """The tensor as it would come out of its bytes: without graph, on the CPU, row-major.
+
+    Kernels choose by memory order, so a channels-last tensor handed over in memory could give other last digits than
+    the same tensor from a wire.
+    """
+    tensor = tensor.detach().cpu()
+    return tensor.contiguous() if tensor.dim() < 4 else tensor.reshape(-1).view(tensor.shape)
+
+
 def _raw(tensor: Tensor) -> memoryview | bytes:
     """The bytes of a tensor in row-major order."""
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    flat = plain(tensor).reshape(-1)
     return flat.view(torch.uint8).numpy().data if flat.numel() else b""
 
 
@@ -171,10 +181,10 @@ class Payload:
             if value is None:
                 continue
             if kind == "tensor" and isinstance(value, Tensor):
-                tensors[name] = value.detach()
+                tensors[name] = plain(value)
             elif kind == "tensors" and isinstance(value, dict):
                 for key, tensor in value.items():
-                    tensors[f"{name}/{key}"] = tensor.detach()
+                    tensors[f"{name}/{key}"] = plain(tensor)
             elif kind == "scalar" and isinstance(value, Scalar):
                 scalars[name] = value
             else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -64,4 +65,17 @@ def load_optimizer_tensors(optimizer: torch.optim.Optimizer, tensors: Mapping[st
     for key, value in tensors.items():
         number, name = key.split(".", 1)
         state.setdefault(int(number), {})[name] = value.clone()
-    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+    load_optimizer_state(optimizer, {"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def load_optimizer_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """`load_state_dict` that gives every slot the memory order of its parameter.
+
+    Fused kernels walk parameter and slots side by side in memory: a row-major slot beside a channels-last parameter
+    would silently meet the wrong elements.
+    """
+    optimizer.load_state_dict(state)
+    for parameter, slots in optimizer.state.items():
+        for name, value in slots.items():
+            if isinstance(value, Tensor) and value.shape == parameter.shape:
+                slots[name] = torch.empty_like(parameter, dtype=value.dtype, requires_grad=False).copy_(value)

@@ -1,0 +1,5 @@
+"""`python -m catchment`."""
+
+from catchment.cli import main
+
+main()

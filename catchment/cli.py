@@ -1,0 +1,187 @@
+"""The command line. Bad input ends in one sentence and exit code 2, a failed run in exit code 1, Ctrl-C in 130."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from catchment import __version__, data, models, optimizers
+from catchment import run as runs
+from catchment.errors import CatchmentError, UserError
+from catchment.experiment import METHODS, Experiment, parse_setting
+from catchment.report import RunFiles, human_bytes, summary_table, write_report
+from catchment.transports.devices import DEVICES
+from catchment.world import World
+
+app = typer.Typer(
+    name="catchment",
+    help="Federated learning of large models from weak devices.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+console = Console()
+errors = Console(stderr=True)
+
+File = Annotated[Path, typer.Argument(help="An experiment in TOML.")]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", help="Change a setting: --set method.client_epochs=2. May be repeated.")
+]
+
+
+@app.command()
+def run(
+    file: File,
+    out: Annotated[Path | None, typer.Option(help="Directory of the run; runs/NAME if not given.")] = None,
+    settings: Settings = None,
+) -> None:
+    """Run an experiment and keep everything about it in a directory."""
+    experiment = Experiment.load(file, dict(parse_setting(text) for text in settings or ()))
+    directory = out or _free_directory(Path("runs"), experiment.name)
+    with _progress(experiment, directory) as observe:
+        runs.run(experiment, directory, observe=observe)
+    _show([directory])
+
+
+@app.command()
+def resume(directory: Annotated[Path, typer.Argument(help="The directory of a run.")]) -> None:
+    """Go on with a run that was stopped or killed, to the very same result."""
+    if not (directory / "experiment.toml").exists():
+        raise UserError(f"{directory} holds no run to resume (it has no experiment.toml)")
+    with _progress(Experiment.load(directory / "experiment.toml"), directory) as observe:
+        runs.resume(directory, observe=observe)
+    _show([directory])
+
+
+@app.command()
+def check(file: File, settings: Settings = None) -> None:
+    """Read an experiment, its data and its models, and say what it would do, without training."""
+    experiment = Experiment.load(file, dict(parse_setting(text) for text in settings or ()))
+    world = experiment.build_world()
+    experiment.build_transport(world).close()
+    console.print(f"[bold]{experiment.name}[/]: {experiment.method['name']}, {experiment.rounds} rounds", highlight=False)
+    console.print(_models_table(world))
+    console.print(_clients_table(world))
+    console.print("This experiment can run.")
+
+
+@app.command("list")
+def list_names() -> None:
+    """List the names that an experiment can use."""
+    table = Table("key", "names", title="Every name may also be your own: package.module:attribute")
+    table.add_row("method.name", ", ".join(sorted(METHODS)))
+    table.add_row("models.client, models.server", ", ".join(models.MODELS))
+    table.add_row("data.name", ", ".join(data.SOURCES) + ", or the path of a folder of Parquet files")
+    table.add_row("data.partition", ", ".join(data.PARTITIONS))
+    table.add_row("data.augment", ", ".join(data.AUGMENTATIONS))
+    table.add_row("optimizer.*.name", ", ".join(optimizers.NAMES))
+    table.add_row("devices.profile", ", ".join(DEVICES))
+    table.add_row("engine", "inprocess")
+    console.print(table)
+
+
+@app.command()
+def report(
+    directories: Annotated[list[Path], typer.Argument(help="Directories of runs; several are compared.")],
+    out: Annotated[Path | None, typer.Option(help="The HTML file; report.html in the first directory if not given.")] = None,
+) -> None:
+    """Write an HTML report of one run, or of several side by side."""
+    _show(directories, out)
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    console.print(__version__, highlight=False)
+
+
+def main() -> None:
+    """Entry point of the `catchment` command."""
+    try:
+        app()
+    except CatchmentError as error:
+        errors.print(f"[red]error:[/] {_escape(str(error))}", highlight=False, soft_wrap=True)
+        sys.exit(error.exit_code)
+
+
+def _free_directory(parent: Path, name: str) -> Path:
+    """`parent/name`, or the first `parent/name-2`, `-3`, ... that holds no run."""
+    candidates = (parent / (name if number == 1 else f"{name}-{number}") for number in count(1))
+    return next(path for path in candidates if not (path / "experiment.toml").exists())
+
+
+@contextmanager
+def _progress(experiment: Experiment, directory: Path) -> Iterator[runs.Observer]:
+    """A progress bar on terminals, nothing elsewhere; Ctrl-C says how to go on."""
+    bar = Progress(
+        SpinnerColumn(),
+        TextColumn(_escape(experiment.name)),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[numbers]}"),
+        TimeRemainingColumn(compact=True),
+        console=console,
+        disable=not console.is_terminal,
+    )
+    task = bar.add_task("rounds", total=experiment.rounds, numbers="")
+    total = 0
+    accuracy = ""
+
+    def observe(record: dict[str, Any]) -> None:
+        nonlocal total, accuracy
+        total += record["bytes"]["up"] + record["bytes"]["down"]
+        if "accuracy" in record:
+            accuracy = f"accuracy {record['accuracy']:.1%}  "
+        bar.update(task, completed=record["round"], numbers=accuracy + human_bytes(total))
+
+    try:
+        with bar:
+            yield observe
+    except KeyboardInterrupt:
+        errors.print(f"stopped; go on with: catchment resume {directory}", highlight=False, soft_wrap=True)
+        raise typer.Exit(130) from None
+    except CatchmentError as error:
+        if (directory / "checkpoints").exists():
+            raise type(error)(f"{error}; what was finished is kept: catchment resume {directory}") from error
+        raise
+
+
+def _show(directories: list[Path], out: Path | None = None) -> None:
+    """The result table and the path of the report."""
+    files = [RunFiles.read(directory) for directory in directories]
+    console.print(summary_table(files))
+    path = write_report(directories, out or directories[0] / "report.html")
+    console.print(f"report: {path}", highlight=False, soft_wrap=True)
+
+
+def _models_table(world: World) -> Table:
+    table = Table("model", "where", "parameters", "MACs a sample", title="Models")
+    rows = [(a, f"clients ({world.client_models.count(a.name)} of {len(world.client_models)} in turn)")
+            for a in dict.fromkeys(world.client_architectures)]  # fmt: skip
+    if world.server_model is not None:
+        rows.append((world.server_architecture, "server"))
+    for architecture, where in rows:
+        table.add_row(architecture.name, where, f"{architecture.probe.parameters:,}", f"{architecture.probe.total_macs:,}")
+    return table
+
+
+def _clients_table(world: World) -> Table:
+    sizes = sorted(len(rows) for rows in world.data.clients)
+    public = 0 if world.data.public is None else len(world.data.public)
+    table = Table("clients", "smallest", "median", "largest", "private", "public", "test", title="Samples")
+    numbers = (len(sizes), sizes[0], sizes[len(sizes) // 2], sizes[-1], sum(sizes), public, len(world.data.test))
+    table.add_row(*(f"{number:,}" for number in numbers))
+    return table
+
+
+def _escape(text: str) -> str:
+    return text.replace("[", "\\[")

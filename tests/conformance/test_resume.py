@@ -1,0 +1,137 @@
+"""A run that is killed and resumed, any number of times, ends as if nothing had happened."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import random
+import time
+from multiprocessing import forkserver
+from pathlib import Path
+
+import pytest
+from worlds import PHONES, TROUBLE, experiment
+
+import catchment
+from catchment import checkpoint
+
+CASES = {
+    "fedavg": {"rounds": 20},
+    "standalone": {"rounds": 20, "checkpoint": {"every": 3}, **TROUBLE},
+    "transfer": {"rounds": 15, **PHONES},
+    "split": {"rounds": 12, **TROUBLE},
+    "centralized": {"rounds": 20},
+    "broadcast": {"rounds": 20, "workers": 2, "participation": {"fraction": 0.4}},
+}
+KILLS_EACH = 5  # 30 in all
+
+
+def begin(name: str, settings: dict, out: str) -> None:
+    """One life of a run, in a process of its own."""
+    import torch
+
+    torch.set_num_threads(1)
+    if (Path(out) / "experiment.toml").exists():
+        catchment.resume(out)
+    else:
+        catchment.run(experiment(name, **settings), out=out)
+
+
+def live(processes, name: str, settings: dict, out: Path) -> None:
+    """A life that may finish."""
+    process = processes.Process(target=begin, args=(name, settings, str(out)))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+
+
+def rounds_done(out: Path) -> int:
+    path = out / "rounds.jsonl"
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def contents(out: Path) -> tuple:
+    """Everything that a run leaves, less wall times."""
+    result = json.loads((out / "result.json").read_text())
+    rounds = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
+    for record in (result, *rounds):
+        del record["seconds"]
+    return result, rounds, (out / "ledger.jsonl").read_text()
+
+
+@pytest.fixture(scope="module")
+def processes():
+    """Processes that have everything imported already, so that a life begins at once."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["preloaded"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent))
+        forkserver.ensure_running()
+    return context
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_killed_at_random_moments_and_resumed(name, tmp_path, processes):
+    settings = CASES[name]
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    live(processes, name, settings, whole)
+    moments = random.Random(name)
+    for _ in range(KILLS_EACH):
+        process = processes.Process(target=begin, args=(name, settings, str(broken)))
+        process.start()
+        goal = rounds_done(broken) + moments.choice([0, 1, 1, 2])
+        while rounds_done(broken) < goal and process.is_alive():
+            time.sleep(0.001)
+        time.sleep(moments.uniform(0, 0.05))  # anywhere in a round, or in writing its checkpoint
+        assert process.is_alive(), "the run ended before it could be killed: give it more rounds"
+        process.kill()
+        process.join()
+    live(processes, name, settings, broken)
+    assert contents(broken) == contents(whole)
+
+
+@pytest.mark.parametrize("name", ["standalone", "transfer"])
+def test_stopped_at_every_write_of_a_checkpoint(name, tmp_path, monkeypatch):
+    """Die just before the n-th file is put in its place, for every n: the moments that random kills rarely hit."""
+    settings = {"rounds": 4, **PHONES}
+    catchment.run(experiment(name, **settings), out=tmp_path / "whole")
+    write = checkpoint.write_atomically
+
+    class Died(BaseException):
+        pass
+
+    for fatal in range(1, 9):
+        out = tmp_path / f"broken{fatal}"
+        left = [fatal]
+
+        def dying(path, content, left=left):
+            left[0] -= 1
+            if left[0] == 0:
+                path.with_name(path.name + ".part").write_bytes(content[: len(content) // 2])
+                raise Died
+            write(path, content)
+
+        monkeypatch.setattr(checkpoint, "write_atomically", dying)
+        with pytest.raises(Died):
+            catchment.run(experiment(name, **settings), out=out)
+        monkeypatch.setattr(checkpoint, "write_atomically", write)
+        catchment.resume(out)
+        assert contents(out) == contents(tmp_path / "whole"), fatal
+
+
+def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(tmp_path):
+    settings = {"rounds": 5}
+    catchment.run(experiment("standalone", **settings), out=tmp_path / "whole")
+    catchment.run(experiment("standalone", **settings), out=tmp_path / "broken")
+    (tmp_path / "broken" / "result.json").unlink()
+    newest = max((tmp_path / "broken" / "checkpoints").glob("round-*"))
+    newest.write_bytes(newest.read_bytes()[:-100])
+    catchment.resume(tmp_path / "broken")
+    assert contents(tmp_path / "broken") == contents(tmp_path / "whole")
+
+
+def test_resuming_a_finished_run_changes_nothing(tmp_path):
+    catchment.run(experiment("fedavg"), out=tmp_path / "run")
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    catchment.resume(tmp_path / "run")
+    assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before

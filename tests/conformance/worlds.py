@@ -1,0 +1,46 @@
+"""Small experiments, one for every method and pattern of exchange."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from catchment import Experiment
+
+HERE = str(Path(__file__).parent)
+
+METHODS: dict[str, dict[str, Any]] = {
+    "fedavg": {"method": {"name": "fedavg"}},
+    "fedprox": {"method": {"name": "fedprox", "mu": 0.1}},
+    "standalone": {"method": {"name": "standalone"}, "models": {"client": ["mlp", "cnn"]}},
+    "centralized": {"method": {"name": "centralized"}},
+    "transfer": {"method": {"name": "sketches:Transfer"}, "models": {"client": "cnn", "server": "resnet10"}},
+    "selective": {"method": {"name": "sketches:Selective"}, "data": {"public": 0.3}},
+    "broadcast": {"method": {"name": "sketches:Broadcast"}, "models": {"client": ["mlp", "cnn"]}},
+    "modules": {"method": {"name": "sketches:Modules"}},
+    "split": {"method": {"name": "sketches:Split"}, "models": {"client": "cnn", "server": "resnet10"}},
+}
+
+PHONES = {"devices": {"profile": ["phone", "slow-phone", "sensor"]}}
+TROUBLE = {
+    "devices": {"profile": ["phone", "slow-phone"]},
+    "faults": {"drop": 0.1, "crash": 0.1, "delay": 0.2, "delay_seconds": 5.0},
+}
+
+
+def experiment(name: str, **more: Any) -> Experiment:
+    """A small experiment with a method of the table above; tables in `more` are merged in."""
+    table: dict[str, Any] = {
+        "name": name,
+        "rounds": 3,
+        "workers": 1,
+        "path": HERE,
+        "data": {"name": "digits", "clients": 5, "train": 300, "test": 100, "partition": {"name": "dirichlet", "alpha": 1.0}},
+        "models": {"client": "cnn"},
+        "optimizer": {"client": {"name": "adam", "lr": 0.005}},
+        "participation": {"fraction": 0.6},
+    }
+    for extra in (METHODS[name], more):
+        for key, value in extra.items():
+            table[key] = {**table.get(key, {}), **value} if isinstance(value, dict) else value
+    return Experiment.from_dict(table)

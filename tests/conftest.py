@@ -1,0 +1,9 @@
+"""One PyTorch thread in the test process: the suite shares a small machine with its own workers."""
+
+import sys
+from pathlib import Path
+
+import torch
+
+torch.set_num_threads(1)
+sys.path.insert(0, str(Path(__file__).parent / "conformance"))
