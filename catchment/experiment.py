@@ -20,6 +20,7 @@ import tomli_w
 import torch
 
 from catchment import data
+from catchment.data.augment import check as check_augmentations
 from catchment.errors import ExperimentError
 from catchment.method import Method
 from catchment.names import did_you_mean, resolve
@@ -160,7 +161,7 @@ class Experiment:
         except tomllib.TOMLDecodeError as error:
             raise ExperimentError(f"{path} is not valid TOML: {error}") from None
         table.setdefault("path", str(path.resolve().parent))
-        return Experiment.from_dict(table, changes)
+        return Experiment.from_dict(table, changes)._with_absolute_paths()
 
     @staticmethod
     def from_dict(table: Mapping[str, Any], changes: Mapping[str, Any] | None = None) -> Experiment:
@@ -230,6 +231,7 @@ class Experiment:
             augment=d.augment,
             device=_device(self.device),
         )
+        check_augmentations(d.augment)
         for architecture in dict.fromkeys(world.client_architectures):
             _ = architecture.probe
         world.method.check(world)
@@ -251,6 +253,25 @@ class Experiment:
             devices=[known[name] for name in names],
             faults=self.faults,
         )
+
+    def _with_absolute_paths(self) -> Experiment:
+        """Folders as seen from anywhere, so that a run can be resumed from another one."""
+
+        def absolute(path: str) -> str:
+            return str(Path(path).expanduser().absolute())
+
+        settings = self.data
+        partition = dict(settings.partition)
+        if "/" in str(partition.get("file", "")):
+            partition["file"] = absolute(partition["file"])
+        is_folder = settings.name not in data.SOURCES and Path(settings.name).expanduser().is_dir()
+        settings = dataclasses.replace(
+            settings,
+            name=absolute(settings.name) if is_folder else settings.name,
+            root=None if settings.root is None else absolute(settings.root),
+            partition=partition,
+        )
+        return dataclasses.replace(self, data=settings)
 
     def _see_own_modules(self) -> None:
         if self.path is not None and self.path not in sys.path:

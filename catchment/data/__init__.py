@@ -1,0 +1,27 @@
+"""Images with labels: loading them, dealing them to clients, and drawing batches from them."""
+
+from __future__ import annotations
+
+from catchment.data.augment import AUGMENTATIONS
+from catchment.data.batching import Batch, batches
+from catchment.data.division import Division, describe, divide
+from catchment.data.partition import PARTITIONS
+from catchment.data.samples import Dataset, Normalisation, Samples
+from catchment.data.sources import STATISTICS, load
+
+SOURCES = tuple(STATISTICS)  # the names that `load` knows
+
+__all__ = [
+    "AUGMENTATIONS",
+    "PARTITIONS",
+    "SOURCES",
+    "Batch",
+    "Dataset",
+    "Division",
+    "Normalisation",
+    "Samples",
+    "batches",
+    "describe",
+    "divide",
+    "load",
+]

@@ -1,0 +1,72 @@
+"""A data set dealt to clients, with a public part if the experiment wants one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from catchment.data.partition import deal
+from catchment.data.samples import Dataset, Samples
+from catchment.errors import DataError, ExperimentError
+from catchment.randomness import numpy_generator
+
+
+@dataclass(frozen=True, eq=False)
+class Division:
+    """Who holds which samples."""
+
+    dataset: Dataset
+    clients: tuple[Tensor, ...]  # rows of `dataset.train.images`, int64, ascending; one tensor a client
+    test: Samples  # the private part of the test set, or all of it
+    public: Samples | None
+    public_test: Samples | None
+
+    def client(self, number: int) -> Samples:
+        """The training samples of one client."""
+        return Samples(self.dataset.train.images, self.dataset.train.labels, self.clients[number])
+
+    @property
+    def private(self) -> Samples:
+        """The training samples of all clients together, by row."""
+        rows = torch.cat(self.clients).sort().values
+        return Samples(self.dataset.train.images, self.dataset.train.labels, rows)
+
+
+def divide(dataset: Dataset, clients: int, partition: Mapping[str, Any], public: float | None, seed: int) -> Division:
+    """Deal a data set to clients.
+
+    `partition` holds the `name` of a partition and its options. `public` is the share of the training samples
+    and of the test samples that everybody may see: clients are dealt the rest, and tested on the rest.
+    """
+    train, test = dataset.train, dataset.test
+    public_train = public_test = None
+    if public is not None:
+        if not 0 < public < 1:
+            raise ExperimentError(f"data.public = {public!r} must be a share between 0 and 1")
+        public_train, train = _split(train, public, seed, "train")
+        public_test, test = _split(test, public, seed, "test")
+    positions = deal(train.targets.numpy(), clients, partition, numpy_generator(seed, "partition"))
+    rows = tuple(train.index[torch.from_numpy(own)] for own in positions)
+    return Division(dataset, rows, test, public_train, public_test)
+
+
+def describe(division: Division) -> list[list[int]]:
+    """How many samples of each class each client has."""
+    classes = len(division.dataset.classes)
+    return [division.client(k).counts(classes).tolist() for k in range(len(division.clients))]
+
+
+def _split(samples: Samples, share: float, seed: int, part: str) -> tuple[Samples, Samples]:
+    """A random public share and the private rest, both in row order."""
+    count = round(len(samples) * share)
+    if not 0 < count < len(samples):
+        raise DataError(
+            f"data.public = {share} of {len(samples)} {part} samples leaves {count} public "
+            f"and {len(samples) - count} private; both need some"
+        )
+    order = torch.from_numpy(numpy_generator(seed, "public", part).permutation(len(samples)))
+    return samples.select(order[:count].sort().values), samples.select(order[count:].sort().values)

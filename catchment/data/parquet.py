@@ -1,0 +1,165 @@
+"""Images and labels from Parquet files in the column layout of the Hugging Face hub.
+
+Images are a struct column with the encoded image in its field `bytes`; labels are whole numbers or text. The
+schema may carry the class names.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from PIL import Image
+
+from catchment.errors import DataError
+
+LABELS = ("label", "fine_label", "labels", "target", "class")  # the first of these that is there
+GREY = {"1", "L", "LA"}  # Pillow's modes
+COLOUR = {"RGB", "RGBA", "P", "PA", "CMYK", "YCbCr"}
+SHARD = re.compile(r".+-\d+-of-(\d+)\.parquet")
+
+
+@dataclass(frozen=True)
+class Split:
+    """One split of a data set on disk."""
+
+    files: tuple[Path, ...]
+    image: str  # column
+    label: str  # column
+    names: tuple[str, ...] | None  # of the classes, if the schema has them
+
+    def labels(self) -> NDArray[Any]:
+        """The labels of all rows as they are stored, numbers or text."""
+        parts = []
+        for file in self.files:
+            with _reading(file):
+                column = pq.read_table(file, columns=[self.label]).column(0)
+            if column.null_count:
+                raise DataError(f"{file} has {column.null_count} rows without a {self.label}")
+            parts.append(column.to_numpy())
+        labels = np.concatenate(parts)
+        return labels if labels.dtype.kind in "iu" else labels.astype(str)
+
+    def images(self, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """The images of some rows, ascending, as `[n, C, H, W]`; only these are decoded."""
+        images: NDArray[np.uint8] | None = None
+        for number, (place, encoded) in enumerate(self._encoded(rows)):
+            pixels = _decoded(encoded, place)
+            if images is None:
+                images = np.empty((len(rows), *pixels.shape), dtype=np.uint8)
+            if pixels.shape[1:] != images.shape[2:]:
+                raise DataError(
+                    f"the image in {place} is {pixels.shape[2]} x {pixels.shape[1]} pixels, those before it "
+                    f"{images.shape[3]} x {images.shape[2]}; all images of a set must have one size"
+                )
+            if len(pixels) > images.shape[1]:  # a set is colour if one of its images is
+                images = np.repeat(images, 3, axis=1)
+            images[number] = pixels
+        if images is None:
+            raise DataError(f"{self.files[0]} has no rows")
+        return images
+
+    def _encoded(self, rows: NDArray[np.int64]) -> Iterator[tuple[str, bytes | None]]:
+        """Some rows of all files together: where each is, in words, and its encoded image."""
+        first = 0
+        for file in self.files:
+            start = first
+            with _reading(file), pq.ParquetFile(file) as parquet:
+                for batch in parquet.iter_batches(1024, columns=[f"{self.image}.bytes"]):
+                    last = first + batch.num_rows
+                    wanted = rows[np.searchsorted(rows, first) : np.searchsorted(rows, last)]
+                    encoded = batch.column(0).field("bytes").take(pa.array(wanted - first))
+                    for row, value in zip(wanted, encoded.to_pylist()):
+                        yield f"row {row - start} of {file}", value
+                    first = last
+
+
+def find_split(folder: Path, split: str) -> Split | None:
+    """A split in a folder or its folder `data`: `train.parquet`, or `train-00000-of-00002.parquet` and on."""
+    for place in (folder, folder / "data"):
+        whole = place / f"{split}.parquet"
+        files = [whole] if whole.is_file() else sorted(place.glob(f"{split}-*-of-*.parquet"))
+        if not files:
+            continue
+        numbered = SHARD.fullmatch(files[0].name)
+        if numbered and len(files) != int(numbered[1]):
+            raise DataError(
+                f"{place} has {len(files)} of the {int(numbered[1])} files of the {split} split; "
+                "copy or download the others too"
+            )
+        columns = {_columns(file) for file in files}
+        if len(columns) > 1:
+            raise DataError(f"the files of the {split} split in {place} have different columns or class names")
+        return Split(tuple(files), *columns.pop())
+    return None
+
+
+@contextmanager
+def _reading(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        reason = str(error).partition("\n")[0]
+        raise DataError(f"{file} is damaged or is not a Parquet file ({reason}); copy or download it again") from error
+
+
+def _columns(file: Path) -> tuple[str, str, tuple[str, ...] | None]:
+    """The image column, the label column, and the class names if the schema has them."""
+    with _reading(file):
+        schema = pq.read_schema(file)
+    images = [field.name for field in schema if _is_image(field.type)]
+    if len(images) != 1:
+        found = f"{len(images)} image columns" if images else "no image column"
+        raise DataError(
+            f"{file} has {found}, expected one (a struct with a binary field bytes); "
+            f"its columns are {', '.join(schema.names)}"
+        )
+    features = json.loads((schema.metadata or {}).get(b"huggingface", "{}")).get("info", {}).get("features", {})
+    labels = [field.name for field in schema if _is_label(field.type)]
+    known = [name for name in LABELS if name in labels] or [
+        name for name in labels if features.get(name, {}).get("_type") == "ClassLabel"
+    ]
+    if not known:
+        raise DataError(
+            f'{file} has no label column: name a column of whole numbers or text "label"; '
+            f"its columns are {', '.join(schema.names)}"
+        )
+    names = features.get(known[0], {}).get("names")
+    return images[0], known[0], tuple(names) if names else None
+
+
+def _is_image(kind: Any) -> bool:
+    if not pa.types.is_struct(kind):
+        return False
+    fields = {field.name: field.type for field in kind}
+    return "bytes" in fields and (pa.types.is_binary(fields["bytes"]) or pa.types.is_large_binary(fields["bytes"]))
+
+
+def _is_label(kind: Any) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _decoded(encoded: bytes | None, place: str) -> NDArray[np.uint8]:
+    """The pixels of an encoded image: `[1, H, W]` if it is grey, `[3, H, W]` if it is colour."""
+    if encoded is None:
+        raise DataError(f"{place} has no image bytes; files that only name image paths cannot be used")
+    try:
+        with Image.open(io.BytesIO(encoded)) as image:
+            mode = image.mode
+            if mode in GREY:
+                return np.asarray(image if mode == "L" else image.convert("L"))[None]
+            if mode in COLOUR:
+                return np.asarray(image if mode == "RGB" else image.convert("RGB")).transpose(2, 0, 1)
+    except Exception as error:  # Pillow's decoders raise whatever the damage makes them stumble on
+        raise DataError(f"the image in {place} cannot be decoded: {error}") from error
+    raise DataError(f'the image in {place} has pixels of kind "{mode}"; only 8-bit grey and colour can be used')

@@ -1,0 +1,194 @@
+"""What a data set is: images and labels in shared tensors, and views that name rows of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from catchment.errors import DataError
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Some rows of a set's images and labels; nothing is copied. A sample's id is its row number."""
+
+    images: Tensor  # uint8 [N, C, H, W], or float32 if normalised already; shared by all views of a set
+    labels: Tensor  # int64 [N], shared too
+    index: Tensor  # int64 [n], the rows of this view
+
+    def __post_init__(self) -> None:
+        if self.images.ndim != 4 or self.images.dtype not in (torch.uint8, torch.float32):
+            raise DataError(f"images are {_described(self.images)}, expected uint8 or float32 of shape [N, C, H, W]")
+        if self.labels.ndim != 1 or self.labels.dtype != torch.int64:
+            raise DataError(f"labels are {_described(self.labels)}, expected int64 of shape [N]")
+        if len(self.images) != len(self.labels):
+            raise DataError(f"{len(self.images)} images came with {len(self.labels)} labels")
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    @property
+    def ids(self) -> Tensor:
+        """The samples' ids: their row numbers."""
+        return self.index
+
+    @property
+    def targets(self) -> Tensor:
+        """The labels of this view, `[n]`."""
+        return self.labels[self.index]
+
+    def select(self, positions: Tensor) -> Samples:
+        """The samples at some positions of this view (0 to n - 1)."""
+        return Samples(self.images, self.labels, self.index[positions])
+
+    def counts(self, classes: int) -> Tensor:
+        """How many samples of each class this view has, `[classes]`."""
+        return torch.bincount(self.targets, minlength=classes)
+
+
+@dataclass(frozen=True)
+class Normalisation:
+    """uint8 pixels to float32, `(x / scale - mean) / std` per channel; float images pass unchanged."""
+
+    scale: float
+    mean: tuple[float, ...]  # one per channel, or one for all
+    std: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.mean) != len(self.std):
+            raise DataError(f"normalisation has {len(self.mean)} means but {len(self.std)} standard deviations")
+        if self.scale <= 0 or min(self.std, default=0.0) <= 0:
+            raise DataError(
+                f"normalisation needs a positive scale and positive standard deviations, "
+                f"not scale {self.scale:g} and std {self.std}"
+            )
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Normalised images, same shape."""
+        if images.dtype != torch.uint8:
+            return images
+        factor, offset = self._line
+        return images.float().mul_(factor).sub_(offset)
+
+    @cached_property
+    def _line(self) -> tuple[Tensor, Tensor]:
+        """The same rule as `x * factor - offset`, each `[channels, 1, 1]`."""
+        mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (self.mean, self.std))
+        return 1 / (std * self.scale), mean / std
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """A training and a test part with the same classes; what a loader returns."""
+
+    train: Samples
+    test: Samples
+    classes: tuple[str, ...]
+    normalise: Normalisation
+
+    def __post_init__(self) -> None:
+        for part, samples in (("train", self.train), ("test", self.test)):
+            if len(samples) == 0:
+                raise DataError(f"the {part} part has no samples")
+            low, high = int(samples.labels.min()), int(samples.labels.max())
+            if low < 0 or high >= len(self.classes):
+                raise DataError(
+                    f"the {part} part has labels from {low} to {high}, "
+                    f"but {len(self.classes)} classes are numbered 0 to {len(self.classes) - 1}"
+                )
+        if self.train.images.shape[1:] != self.test.images.shape[1:]:
+            raise DataError(
+                f"train images are {list(self.shape)} but test images are {list(self.test.images.shape[1:])} "
+                "([C, H, W]); both parts need one shape"
+            )
+        if len(self.normalise.mean) not in (1, self.shape[0]):
+            raise DataError(
+                f"normalisation has {len(self.normalise.mean)} means but images have {self.shape[0]} channels"
+            )
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(C, H, W) of every image."""
+        channels, height, width = self.train.images.shape[1:]
+        return channels, height, width
+
+    @classmethod
+    def of(
+        cls,
+        train_images: Any,
+        train_labels: Any,
+        test_images: Any,
+        test_labels: Any,
+        classes: Sequence[str] | None = None,
+        mean: float | Sequence[float] | None = None,
+        std: float | Sequence[float] | None = None,
+    ) -> Dataset:
+        """A data set from NumPy arrays or tensors: images `[N, H, W]` or `[N, C, H, W]`, uint8 or float.
+
+        uint8 pixels run from 0 to 255 and are normalised with `mean` and `std` (0.5 unless given); float
+        images are taken as normalised already. Classes are called by their numbers unless `classes` is given.
+        """
+        train = _whole(train_images, train_labels, "train")
+        test = _whole(test_images, test_labels, "test")
+        if classes is None:
+            classes = [str(label) for label in range(max(train.labels.amax(), test.labels.amax()) + 1)]
+        dataset = cls(train, test, tuple(classes), Normalisation(255, (0.5,), (0.5,)))
+        return with_statistics(dataset, mean, std)
+
+
+def with_statistics(
+    dataset: Dataset, mean: float | Sequence[float] | None, std: float | Sequence[float] | None
+) -> Dataset:
+    """The same data set normalised with another mean or standard deviation (None: as it is)."""
+    if mean is None and std is None:
+        return dataset
+    if torch.float32 in (dataset.train.images.dtype, dataset.test.images.dtype):
+        raise DataError(
+            "mean and std are for uint8 images; float images are taken as normalised already: leave both out"
+        )
+    old, channels = dataset.normalise, dataset.shape[0]
+    normalise = Normalisation(old.scale, _per_channel(mean, old.mean, channels), _per_channel(std, old.std, channels))
+    return Dataset(dataset.train, dataset.test, dataset.classes, normalise)
+
+
+def _per_channel(given: float | Sequence[float] | None, default: tuple[float, ...], channels: int) -> tuple[float, ...]:
+    values = default if given is None else (given,) if isinstance(given, int | float) else tuple(given)
+    return values * channels if len(values) == 1 else values
+
+
+def _whole(images: Any, labels: Any, part: str) -> Samples:
+    """All rows of a user's arrays."""
+    images, labels = _tensor(images), _tensor(labels)
+    if images.ndim == 3:
+        images = images.unsqueeze(1)
+    if images.ndim == 4 and images.shape[1] not in (1, 3) and images.shape[3] in (1, 3):
+        raise DataError(
+            f"{part} images are {_described(images)}, which looks like [N, H, W, C]; "
+            "move the channels to get [N, C, H, W]"
+        )
+    if images.is_floating_point():
+        images = images.float()
+    if labels.is_floating_point() or labels.dtype == torch.bool:
+        raise DataError(f"{part} labels are {_described(labels)}, expected whole numbers of shape [N]")
+    if len(labels) == 0:
+        raise DataError(f"the {part} part has no samples")
+    try:
+        return Samples(images.contiguous(), labels.long(), torch.arange(len(images)))
+    except DataError as error:
+        raise DataError(f"{part} part: {error}") from None
+
+
+def _tensor(values: Any) -> Tensor:
+    if isinstance(values, Tensor):
+        return values.detach().cpu()
+    return torch.from_numpy(np.require(values, requirements=["C", "W"]))  # copies only what PyTorch cannot share
+
+
+def _described(values: Tensor) -> str:
+    return f"{str(values.dtype).removeprefix('torch.')} of shape {list(values.shape)}"

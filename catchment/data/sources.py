@@ -1,0 +1,180 @@
+"""Where data sets come from: scikit-learn's digits, folders of Parquet files, or the user's own function."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from catchment.data.download import download_set
+from catchment.data.parquet import Split, find_split
+from catchment.data.samples import Dataset, Normalisation, Samples, with_statistics
+from catchment.errors import DataError, ExperimentError
+from catchment.names import call_with_known, did_you_mean, resolve
+from catchment.randomness import numpy_generator
+
+VARIABLE = "CATCHMENT_DATA"
+
+# Mean and standard deviation of the training pixels, per channel, after division by 255 (digits: by 16).
+STATISTICS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
+    "digits": ((0.3053,), (0.3760,)),
+    "mnist": ((0.1307,), (0.3081,)),
+    "fashion_mnist": ((0.2860,), (0.3530,)),
+    "kmnist": ((0.1918,), (0.3483,)),
+    "cifar10": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+    "cifar100": ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
+    "cinic10": ((0.4789, 0.4723, 0.4305), (0.2421, 0.2383, 0.2587)),
+    "svhn": ((0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)),
+    "pneumoniamnist": ((0.5,), (0.5,)),
+}
+
+
+def load(
+    name: str,
+    root: Path | None,
+    *,
+    train: int | None,
+    test: int | None,
+    seed: int,
+    download: bool = False,
+    mean: float | Sequence[float] | None = None,
+    std: float | Sequence[float] | None = None,
+) -> Dataset:
+    """A data set by name, by the path of a folder, or from a user's "module:function".
+
+    Named sets are folders of Parquet files in `root`, or else in the folder that the environment variable
+    CATCHMENT_DATA names. `train` and `test` limit the samples: that many are drawn with `seed`, and only
+    these are decoded. A user's function gets `root` and `seed` if it names them, and returns a `Dataset`.
+    """
+    if root is None and os.environ.get(VARIABLE):
+        root = Path(os.environ[VARIABLE])
+    if name == "digits":
+        dataset = _limited(_digits(), train, test, seed)
+    elif name in STATISTICS:
+        folder = _folder_of(name, root, download)
+        dataset = _from_folder(folder, train, test, seed, Normalisation(255, *STATISTICS[name]))
+    elif "/" in name or Path(name).is_dir():
+        folder = Path(name).expanduser()
+        dataset = _from_folder(folder, train, test, seed, Normalisation(255, (0.5,), (0.5,)))
+    elif ":" in name:
+        dataset = call_with_known(resolve("data set", name, {}), root=root, seed=seed)
+        if not isinstance(dataset, Dataset):
+            raise DataError(
+                f'data set "{name}" returned {type(dataset).__name__}, expected a catchment.data.Dataset; '
+                "Dataset.of makes one from arrays"
+            )
+        dataset = _limited(dataset, train, test, seed)
+    else:
+        raise ExperimentError(
+            f'unknown data set "{name}" (not a folder or "module:function" either); {did_you_mean(name, STATISTICS)}'
+        )
+    return with_statistics(dataset, mean, std)
+
+
+def _limited(dataset: Dataset, train: int | None, test: int | None, seed: int) -> Dataset:
+    """At most so many samples of each part, as views."""
+    parts = []
+    for part, samples, limit in (("train", dataset.train, train), ("test", dataset.test, test)):
+        rows = _drawn(part, len(samples), limit, seed)
+        parts.append(samples if limit is None else samples.select(torch.from_numpy(rows)))
+    return Dataset(parts[0], parts[1], dataset.classes, dataset.normalise)
+
+
+def _drawn(part: str, available: int, limit: int | None, seed: int) -> NDArray[np.int64]:
+    """The rows of a split to use, ascending."""
+    if limit is None:
+        return np.arange(available)
+    if not 1 <= limit <= available:
+        raise DataError(
+            f"data.{part} = {limit}, but the {part} split has {available} samples; take from 1 to {available}"
+        )
+    return np.sort(numpy_generator(seed, "limit", part).choice(available, limit, replace=False))
+
+
+def _digits() -> Dataset:
+    """The 8 x 8 digits of scikit-learn; which 300 of the 1,797 are for testing never changes."""
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    images = torch.from_numpy(digits.images.astype(np.uint8)).unsqueeze(1)  # [1797, 1, 8, 8], pixels 0 to 16
+    labels = torch.from_numpy(digits.target.astype(np.int64))
+    order = torch.from_numpy(numpy_generator(0, "digits", "split").permutation(len(labels)))
+    tests = 300  # train : test is about 5 : 1
+    train, test = (
+        Samples(images[rows], labels[rows], torch.arange(len(rows)))
+        for rows in (order[tests:].sort().values, order[:tests].sort().values)
+    )
+    return Dataset(train, test, tuple("0123456789"), Normalisation(16, *STATISTICS["digits"]))
+
+
+def _folder_of(name: str, root: Path | None, download: bool) -> Path:
+    """The folder of a named set, filled from the hub if it is empty and that is allowed."""
+    if root is None:
+        raise DataError(
+            f'data set "{name}" was not looked for, as nothing says where data sets are: '
+            f"set data.root or the environment variable {VARIABLE}"
+        )
+    folder = Path(root).expanduser() / name
+    if find_split(folder, "train") is None:
+        if not download:
+            raise DataError(
+                f'data set "{name}" is not at {folder} (no train.parquet there): '
+                f"set data.root or the environment variable {VARIABLE} to the folder that has it, "
+                "or fetch it with data.download = true"
+            )
+        download_set(name, folder)
+    return folder
+
+
+def _from_folder(
+    folder: Path, train_limit: int | None, test_limit: int | None, seed: int, normalise: Normalisation
+) -> Dataset:
+    """A data set from a folder of Parquet files; without a test split the validation split is it."""
+    train = find_split(folder, "train")
+    if train is None:
+        raise DataError(f"there is no train.parquet in {folder}, which was given as the folder of a data set")
+    test = find_split(folder, "test") or find_split(folder, "validation")
+    if test is None:
+        raise DataError(f"{folder} has a train split but neither test.parquet nor validation.parquet")
+    classes, train_labels, test_labels = _classes(train, test)
+    train_rows = _drawn("train", len(train_labels), train_limit, seed)
+    test_rows = _drawn("test", len(test_labels), test_limit, seed)
+    train_images, test_images = train.images(train_rows), test.images(test_rows)
+    channels = max(train_images.shape[1], test_images.shape[1])  # one colour image makes the set colour
+    return Dataset(
+        _samples(train_images, train_labels[train_rows], channels),
+        _samples(test_images, test_labels[test_rows], channels),
+        classes,
+        normalise,
+    )
+
+
+def _samples(images: NDArray[np.uint8], labels: NDArray[np.int64], channels: int) -> Samples:
+    if images.shape[1] != channels:
+        images = np.repeat(images, channels, axis=1)
+    return Samples(torch.from_numpy(images), torch.from_numpy(labels), torch.arange(len(labels)))
+
+
+def _classes(train: Split, test: Split) -> tuple[tuple[str, ...], NDArray[np.int64], NDArray[np.int64]]:
+    """Class names and the labels of both splits as class numbers."""
+    labels: list[NDArray[Any]] = [train.labels(), test.labels()]
+    if (labels[0].dtype.kind == "U") != (labels[1].dtype.kind == "U"):
+        raise DataError(f"labels are text in one of {train.files[0]} and {test.files[0]} and numbers in the other")
+    names = train.names
+    if names is None:
+        values = np.unique(np.concatenate(labels))
+        names = tuple(str(value) for value in values)
+        labels = [np.searchsorted(values, own) for own in labels]
+    for split, own in zip((train, test), labels):
+        unnamed = np.flatnonzero((own < 0) | (own >= len(names)))
+        if len(unnamed):
+            raise DataError(
+                f"row {unnamed[0]} of the split in {split.files[0]} has {split.label} {own[unnamed[0]]}, but "
+                f"{len(names)} classes are numbered 0 to {len(names) - 1}"
+            )
+    return names, labels[0].astype(np.int64), labels[1].astype(np.int64)

@@ -1,0 +1,95 @@
+"""Data sets dealt to clients, with and without a public part."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from catchment.data import Dataset, Division, Samples, describe, divide
+from catchment.errors import DataError, ExperimentError
+
+IID = {"name": "iid"}
+
+
+def make(train: int = 600, test: int = 120, classes: int = 4) -> Dataset:
+    def part(count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.zeros(count, 1, 2, 2, dtype=torch.uint8), torch.arange(count) % classes
+
+    return Dataset.of(*part(train), *part(test))
+
+
+def test_clients_hold_rows_of_the_training_images() -> None:
+    dataset = make()
+    division = divide(dataset, 7, {"name": "dirichlet", "alpha": 0.5}, None, 0)
+    assert division.public is None
+    assert division.public_test is None
+    assert division.test is dataset.test
+    assert len(division.clients) == 7
+    for number, rows in enumerate(division.clients):
+        client = division.client(number)
+        assert client.images is dataset.train.images
+        assert client.ids.equal(rows)
+    assert division.private.ids.equal(torch.arange(600))
+
+
+def test_describe_counts_the_classes_of_each_client() -> None:
+    table = [[3, 0, 1, 2], [0, 5, 0, 0]]
+    division = divide(make(), 2, {"name": "table", "counts": table}, None, 0)
+    assert describe(division) == table
+    assert len(division.private) == 11  # what nobody holds is nobody's
+
+
+def test_a_view_keeps_its_row_numbers() -> None:
+    whole = make()
+    rows = torch.arange(100, 200)
+    capped = Dataset(whole.train.select(rows), whole.test, whole.classes, whole.normalise)
+    division = divide(capped, 5, IID, 0.5, 0)
+    assert division.public is not None
+    assert torch.cat([division.private.ids, division.public.ids]).sort().values.equal(rows)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.2])
+def test_a_public_part_takes_its_share_of_both_parts(share: float) -> None:
+    dataset = make()
+    division = divide(dataset, 6, IID, share, 3)
+    assert division.public is not None
+    assert division.public_test is not None
+    assert (len(division.public), len(division.public_test)) == (600 * share, 120 * share)  # still 5 : 1
+    assert (len(division.private), len(division.test)) == (600 * (1 - share), 120 * (1 - share))
+    for public, private, count in (
+        (division.public, division.private, 600),
+        (division.public_test, division.test, 120),
+    ):
+        assert torch.cat([public.ids, private.ids]).sort().values.equal(torch.arange(count))
+        assert public.ids.equal(public.ids.sort().values)
+    assert sum(len(rows) for rows in division.clients) == len(division.private)
+
+
+def ids(samples: Samples | None) -> list[int]:
+    assert samples is not None
+    return samples.ids.tolist()
+
+
+def test_the_seed_decides_the_division() -> None:
+    def rows(seed: int) -> list[list[int]]:
+        d: Division = divide(make(), 3, IID, 0.5, seed)
+        return [*(own.tolist() for own in d.clients), ids(d.public), ids(d.public_test), ids(d.test)]
+
+    assert rows(1) == rows(1)
+    assert all(a != b for a, b in zip(rows(1), rows(2)))
+
+
+def test_ten_thousand_clients() -> None:
+    division = divide(make(20_000), 10_000, IID, None, 0)
+    assert describe(division)[9_999] == division.client(9_999).counts(4).tolist()
+    assert len(division.private) == 20_000
+
+
+def test_wrong_shares_are_refused() -> None:
+    for share in (0, 1, -0.5):
+        with pytest.raises(ExperimentError, match=rf"data.public = {share} must be a share between 0 and 1"):
+            divide(make(), 2, IID, share, 0)
+    with pytest.raises(DataError, match=r"data.public = 0.001 of 120 test samples leaves 0 public and 120 private"):
+        divide(make(), 2, IID, 0.001, 0)
+    with pytest.raises(DataError, match="400 clients cannot share 300 training samples"):
+        divide(make(), 400, IID, 0.5, 0)
