@@ -15,10 +15,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table
 
 from catchment import __version__, data, models, optimizers
-from catchment import run as runs
 from catchment.errors import CatchmentError, UserError
 from catchment.experiment import METHODS, Experiment, parse_setting
 from catchment.report import RunFiles, human_bytes, summary_table, write_report
+from catchment.run import Observer
+from catchment.run import resume as resume_run
+from catchment.run import run as run_experiment
 from catchment.transports.devices import DEVICES
 from catchment.world import World
 
@@ -48,7 +50,7 @@ def run(
     experiment = Experiment.load(file, dict(parse_setting(text) for text in settings or ()))
     directory = out or _free_directory(Path("runs"), experiment.name)
     with _progress(experiment, directory) as observe:
-        runs.run(experiment, directory, observe=observe)
+        run_experiment(experiment, directory, observe=observe)
     _show([directory])
 
 
@@ -58,7 +60,7 @@ def resume(directory: Annotated[Path, typer.Argument(help="The directory of a ru
     if not (directory / "experiment.toml").exists():
         raise UserError(f"{directory} holds no run to resume (it has no experiment.toml)")
     with _progress(Experiment.load(directory / "experiment.toml"), directory) as observe:
-        runs.resume(directory, observe=observe)
+        resume_run(directory, observe=observe)
     _show([directory])
 
 
@@ -68,7 +70,9 @@ def check(file: File, settings: Settings = None) -> None:
     experiment = Experiment.load(file, dict(parse_setting(text) for text in settings or ()))
     world = experiment.build_world()
     experiment.build_transport(world).close()
-    console.print(f"[bold]{experiment.name}[/]: {experiment.method['name']}, {experiment.rounds} rounds", highlight=False)
+    console.print(
+        f"[bold]{experiment.name}[/]: {experiment.method['name']}, {experiment.rounds} rounds", highlight=False
+    )
     console.print(_models_table(world))
     console.print(_clients_table(world))
     console.print("This experiment can run.")
@@ -92,7 +96,9 @@ def list_names() -> None:
 @app.command()
 def report(
     directories: Annotated[list[Path], typer.Argument(help="Directories of runs; several are compared.")],
-    out: Annotated[Path | None, typer.Option(help="The HTML file; report.html in the first directory if not given.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The HTML file; report.html in the first directory if not given.")
+    ] = None,
 ) -> None:
     """Write an HTML report of one run, or of several side by side."""
     _show(directories, out)
@@ -120,7 +126,7 @@ def _free_directory(parent: Path, name: str) -> Path:
 
 
 @contextmanager
-def _progress(experiment: Experiment, directory: Path) -> Iterator[runs.Observer]:
+def _progress(experiment: Experiment, directory: Path) -> Iterator[Observer]:
     """A progress bar on terminals, nothing elsewhere; Ctrl-C says how to go on."""
     bar = Progress(
         SpinnerColumn(),
@@ -170,7 +176,9 @@ def _models_table(world: World) -> Table:
     if world.server_model is not None:
         rows.append((world.server_architecture, "server"))
     for architecture, where in rows:
-        table.add_row(architecture.name, where, f"{architecture.probe.parameters:,}", f"{architecture.probe.total_macs:,}")
+        table.add_row(
+            architecture.name, where, f"{architecture.probe.parameters:,}", f"{architecture.probe.total_macs:,}"
+        )
     return table
 
 

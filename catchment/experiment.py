@@ -91,6 +91,15 @@ class DeviceSettings:
     profile: str | tuple[str, ...] = "ideal"  # a list is dealt to the clients in turn
     profiles: dict[str, Device] = field(default_factory=dict)  # the user's own, by name
 
+    def chosen(self) -> list[Device]:
+        """The devices to deal."""
+        known = {**DEVICES, **self.profiles}
+        names = (self.profile,) if isinstance(self.profile, str) else self.profile
+        for name in names:
+            if name not in known:
+                raise ExperimentError(f'unknown devices.profile "{name}"; {did_you_mean(name, known)}')
+        return [known[name] for name in names]
+
 
 @dataclass(frozen=True)
 class Wire:
@@ -142,6 +151,7 @@ class Experiment:
             )
         if self.data.public is not None and not 0 < self.data.public < 1:
             raise ExperimentError(f"data.public is {self.data.public}; a share between 0 and 1 is expected")
+        self.devices.chosen()
         for codec in self.wire.codecs:
             if codec not in CODECS:
                 raise ExperimentError(f'unknown codec "{codec}" in wire.codecs; {did_you_mean(codec, CODECS)}')
@@ -175,6 +185,8 @@ class Experiment:
                 if not isinstance(place, dict):
                     raise ExperimentError(f"{key} cannot be set: {parent} is a value, not a table")
             place[last] = value
+        if isinstance(method := merged.setdefault("method", {}), dict):
+            method.setdefault("name", "fedavg")
         experiment = _read(Experiment, merged, "")
         experiment.build_method()
         return experiment
@@ -195,9 +207,9 @@ class Experiment:
         """The method with its hyper-parameters."""
         self._see_own_modules()
         table = dict(self.method)
-        name = table.pop("name", None)
+        name = table.pop("name")
         if not isinstance(name, str):
-            raise ExperimentError('[method] needs a name, such as name = "fedavg"')
+            raise ExperimentError(f'method.name is {_said(name)}; text in quotes is expected, such as "fedavg"')
         kind = resolve("method", name, METHODS)
         if not (isinstance(kind, type) and issubclass(kind, Method) and dataclasses.is_dataclass(kind)):
             raise ExperimentError(f'method "{name}" must be a subclass of catchment.Method and a dataclass')
@@ -239,18 +251,12 @@ class Experiment:
 
     def build_transport(self, world: World) -> Transport:
         """The engine."""
-        known = {**DEVICES, **self.devices.profiles}
-        profile = self.devices.profile
-        names = (profile,) if isinstance(profile, str) else profile
-        for name in names:
-            if name not in known:
-                raise ExperimentError(f'unknown devices.profile "{name}"; {did_you_mean(name, known)}')
         return InProcess(
             world,
             workers=self.workers,
             threads=self.threads,
             strict=self.strict,
-            devices=[known[name] for name in names],
+            devices=self.devices.chosen(),
             faults=self.faults,
         )
 

@@ -89,22 +89,21 @@ class _Run:
     def go(self) -> Record:
         """All remaining rounds, then the result."""
         try:
-            state = self.method.init(self.server)
-            first = self._restore(state) + 1
-            for number in range(first, self.experiment.rounds + 1):
+            state, done = self._restore(self.method.init(self.server))
+            for number in range(done + 1, self.experiment.rounds + 1):
                 self._round(number, state)
             return self._finish(state)
         finally:
             self.transport.close()
 
-    def _restore(self, state: Any) -> int:
-        """The round of the last checkpoint, taken up; 0 if there is none."""
+    def _restore(self, state: Any) -> tuple[Any, int]:
+        """State and round of the last checkpoint; what was given and 0 if there is none."""
         loaded = None if self.checkpoints is None else self.checkpoints.latest()
         if loaded is None:
             self.rounds.keep(0)
             self.crossings.keep(0)
-            return 0
-        unflatten(loaded.state, loaded.tensors, state)
+            return state, 0
+        state = unflatten(loaded.state, loaded.tensors, state)
         progress = loaded.progress
         self.ledger.totals = Counter({tuple(key): size for key, size in progress["bytes"]})
         self.seconds = progress["seconds"]
@@ -112,7 +111,7 @@ class _Run:
         self.rounds.keep(loaded.round)
         self.crossings.keep(loaded.round)
         self.fleet.restore(loaded.fleet)
-        return loaded.round
+        return state, loaded.round
 
     def _round(self, number: int, state: Any) -> None:
         began = time.perf_counter()

@@ -55,7 +55,10 @@ def test_evaluating_less_often_does_not_change_training(tmp_path):
 
 
 def test_another_seed_gives_another_result(tmp_path):
-    assert outcome("fedavg", tmp_path / "a")[0]["fingerprint"] != outcome("fedavg", tmp_path / "b", seed=1)[0]["fingerprint"]
+    assert (
+        outcome("fedavg", tmp_path / "a")[0]["fingerprint"]
+        != outcome("fedavg", tmp_path / "b", seed=1)[0]["fingerprint"]
+    )
 
 
 def test_a_model_that_draws_is_served_the_same_by_any_number_of_workers(tmp_path):

@@ -1,0 +1,44 @@
+# Everything goes through .venv; the first command that needs it makes it.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/installed
+
+.PHONY: setup demo test slow check format bench clean
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Python 3.11 or newer is needed; found $$($(PYTHON) --version). Use: make PYTHON=python3.12 ..."; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,hub]'
+	touch $(STAMP)
+
+demo: setup
+	@rm -rf runs/demo
+	@$(BIN)/catchment run experiments/demo/standalone.toml --out runs/demo/standalone
+	@$(BIN)/catchment run experiments/demo/fedavg.toml --out runs/demo/fedavg
+	@$(BIN)/catchment run experiments/demo/centralized.toml --out runs/demo/centralized
+	@echo
+	@$(BIN)/catchment report runs/demo/standalone runs/demo/fedavg runs/demo/centralized --out runs/demo/report.html
+
+test: setup
+	$(BIN)/python -m pytest -m "not slow"
+
+slow: setup
+	$(BIN)/python -m pytest -m slow
+
+check: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: setup
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: setup
+	$(BIN)/python benchmarks/engine.py
+
+clean:
+	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

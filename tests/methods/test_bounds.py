@@ -1,0 +1,58 @@
+"""Stand-alone and centralized training equal plain loops."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from worlds import experiment
+
+import catchment
+from catchment.data import batches
+from catchment.randomness import derive
+
+
+def test_standalone_equals_uninterrupted_training_of_each_client(tmp_path):
+    """Weights and optimiser states that travel through the client's memory change nothing, channels-last included."""
+    e = experiment("standalone", rounds=3, participation={"fraction": 1.0}, models={"client": "cnn"})
+    result = catchment.run(e)
+    world = e.build_world()
+    accuracies = []
+    for client in range(world.clients):
+        model = world.client_architecture(client).build()
+        optimizer = world.client_optimizer.build(model.parameters())
+        for round_ in (1, 2, 3):
+            seed = derive(world.seed, "shuffle", 0, "training", client, round_, 0)
+            for batch in batches(world.private(client), 32, normalise=world.normalise, seed=seed, channels_last=True):
+                optimizer.zero_grad()
+                F.cross_entropy(model(batch.images), batch.labels).backward()
+                optimizer.step()
+        model.eval()
+        with torch.no_grad():
+            logits = model(world.normalise(world.data.test.images[world.data.test.index]))
+        accuracies.append(int((logits.argmax(1) == world.data.test.targets).sum()) / len(world.data.test))
+    assert result["clients"]["accuracy"]["min"] == min(accuracies)
+    assert result["clients"]["accuracy"]["max"] == max(accuracies)
+
+
+def test_standalone_trains_nobody_else_and_sends_no_tensor(tmp_path):
+    catchment.run(experiment("standalone"), out=tmp_path / "run")
+    assert '"model' not in (tmp_path / "run" / "ledger.jsonl").read_text()
+
+
+def test_centralized_books_the_upload_of_all_data_once(tmp_path):
+    import json
+
+    catchment.run(experiment("centralized"), out=tmp_path / "run")
+    lines = [json.loads(line) for line in (tmp_path / "run" / "ledger.jsonl").read_text().splitlines()]
+    images = sum(len(e["clients"]) * e["tensors"].get("images", 0) for e in lines[0]["entries"])
+    assert images == 300 * 64  # every private image crossed, a byte a pixel
+    assert all(line["entries"] == [] for line in lines[1:])
+
+
+def test_centralized_server_model_sees_public_data_too():
+    shared = {"data": {"public": 0.4}, "models": {"server": "resnet11"}}
+    all_data = catchment.run(experiment("centralized", method={"name": "centralized", "model": "server"}, **shared))
+    private = catchment.run(experiment("centralized", **shared))
+    assert all_data["data"]["public"] == 120
+    assert all_data["costs"]["server"]["resnet11"]["parameters"] > private["costs"]["clients"]["cnn"]["parameters"]
+    assert all_data["fingerprint"] != private["fingerprint"]

@@ -1,0 +1,256 @@
+"""The waist, over a transport whose answers, order and silence the test decides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+from catchment.costs.ledger import Ledger
+from catchment.errors import ProtocolError, RunError
+from catchment.fleet import Fleet
+from catchment.message import Message, Payload, Response
+from catchment.method import Method, Metrics, on_client
+from catchment.transports.fake import Fake
+
+
+@dataclass(frozen=True)
+class Question(Payload):
+    number: int
+
+
+@dataclass(frozen=True)
+class Answer(Payload):
+    values: Tensor
+
+
+@dataclass(frozen=True)
+class Quiz(Method[None]):
+    def init(self, server):
+        return None
+
+    def round(self, server, state, fleet):
+        return None
+
+    def evaluate(self, server, state, fleet):
+        return Metrics(0.0)
+
+    @on_client
+    def answer(self, client, request: Question) -> Answer:
+        raise AssertionError("the fake transport answers")
+
+    @on_client
+    def other(self, client, request: Question) -> Answer:
+        raise AssertionError("the fake transport answers")
+
+    def helper(self):
+        return None
+
+
+QUIZ = Quiz()
+
+
+def reply(request, value=None):
+    body = Message({"values": torch.tensor([float(request.client if value is None else value)])})
+    return Response(request.client, request.sequence, body, aside=request.aside)
+
+
+def lose(request, why="gone", failed=False):
+    return Response(request.client, request.sequence, None, error=why, failed=failed, aside=request.aside)
+
+
+def fleet_of(clients=4, answer=reply, when=lambda request: 0.0, **settings):
+    transport = Fake(clients, answer, when)
+    fleet = Fleet(transport, QUIZ, Ledger(), seed=0, **settings)
+    fleet.begin_round(1)
+    return fleet, transport
+
+
+def test_ask_sends_before_anything_is_read():
+    fleet, transport = fleet_of()
+    replies = fleet.ask(QUIZ.answer, {0: Question(1), 2: Question(2)})
+    assert [r.client for r in transport.pushed] == [0, 2]
+    assert [r.client for r in replies] == [0, 2]
+
+
+def test_replies_come_as_they_arrive_or_in_the_order_of_asking():
+    when = lambda request: {0: 3.0, 1: 1.0, 2: 2.0, 3: 0.5}[request.client]  # noqa: E731
+    bodies = {k: Question(k) for k in (0, 1, 2, 3)}
+    fleet, _ = fleet_of(when=when)
+    assert [r.client for r in fleet.ask(QUIZ.answer, bodies)] == [3, 1, 2, 0]
+    fleet, _ = fleet_of(when=when)
+    assert [r.client for r in fleet.ask(QUIZ.answer, bodies, in_order=True)] == [0, 1, 2, 3]
+
+
+def test_in_order_passes_over_who_is_lost_and_flushes_at_the_deadline():
+    when = lambda request: {0: 9.0, 1: 1.0, 2: 2.0, 3: 3.0}[request.client]  # noqa: E731
+    answer = lambda request: lose(request) if request.client == 2 else reply(request)  # noqa: E731
+    fleet, _ = fleet_of(answer=answer, when=when)
+    replies = fleet.ask(QUIZ.answer, {k: Question(k) for k in range(4)}, in_order=True, deadline=5.0)
+    assert [r.client for r in replies] == [1, 3]
+    assert (fleet.counts.lost, fleet.counts.late) == (1, 0)
+
+
+def test_lost_and_failed_replies_are_counted_with_their_reason_and_never_raised():
+    def answer(request):
+        return [reply(request), lose(request, "no route"), lose(request, "ValueError: x", failed=True)][request.client]
+
+    fleet, _ = fleet_of(3, answer)
+    assert [r.client for r in fleet.ask(QUIZ.answer, {k: Question(k) for k in range(3)})] == [0]
+    assert (fleet.counts.lost, fleet.counts.failed, fleet.counts.late) == (1, 1, 0)
+    assert [(e["what"], e["client"], e["why"]) for e in fleet.events] == [
+        ("lost", 1, "no route"),
+        ("failed", 2, "ValueError: x"),
+    ]
+    fleet.check_round()  # somebody answered
+
+
+def test_a_reply_of_the_wrong_form_is_a_failed_reply():
+    bad = lambda request: Response(request.client, request.sequence, Message({"weights": torch.ones(1)}))  # noqa: E731
+    fleet, _ = fleet_of(1, bad)
+    assert list(fleet.ask(QUIZ.answer, {0: Question(0)})) == []
+    assert fleet.counts.failed == 1
+    assert "Answer needs values" in fleet.events[0]["why"]
+
+
+def test_a_round_in_which_everybody_failed_stops_the_run_with_the_reason():
+    fleet, _ = fleet_of(2, lambda request: lose(request, "the loss is nan", failed=True))
+    list(fleet.ask(QUIZ.answer, {0: Question(0), 1: Question(1)}))
+    with pytest.raises(RunError, match="round 1: all 2 clients failed; client 0: the loss is nan"):
+        fleet.check_round()
+
+
+def test_nobody_reachable_is_not_a_reason_to_stop():
+    fleet, _ = fleet_of(2, lose)
+    list(fleet.ask(QUIZ.answer, {0: Question(0), 1: Question(1)}))
+    fleet.check_round()
+    assert fleet.counts.lost == 2
+
+
+def test_late_replies_keep_the_client_busy_and_surface_as_arrivals_of_their_round():
+    fleet, _ = fleet_of(2, when=lambda request: 10.0 if request.client == 1 else 1.0)
+    assert [r.client for r in fleet.ask(QUIZ.answer, {0: Question(0), 1: Question(1)}, deadline=2.0)] == [0]
+    assert fleet.now == 2.0
+    fleet.begin_round(2)
+    assert fleet.cohort() == [0]
+    assert fleet.idle() == [0]
+    with pytest.raises(ProtocolError, match=r"clients \[1\] still owe a reply"):
+        fleet.ask(QUIZ.answer, {1: Question(1)})
+    late = list(fleet.arrivals(QUIZ.answer))
+    assert [(r.client, r.round) for r in late] == [(1, 1)]
+    assert fleet.counts.late == 1
+    assert fleet.idle() == [0, 1]
+
+
+def test_late_replies_that_nobody_takes_in_their_round_are_dropped():
+    fleet, _ = fleet_of(2, when=lambda request: 10.0 if request.client == 1 or request.round == 2 else 1.0)
+    list(fleet.ask(QUIZ.answer, {0: Question(0), 1: Question(1)}, deadline=2.0))
+    fleet.begin_round(2)
+    list(fleet.ask(QUIZ.answer, {0: Question(0)}))  # takes until second 12; client 1's reply came at 10
+    assert fleet.counts.late == 1
+    assert len(fleet._arrived) == 1
+    fleet.begin_round(3)
+    assert list(fleet.arrivals(QUIZ.answer)) == []
+
+
+def test_send_and_arrivals_cross_rounds_and_stop_at_a_count_or_a_time():
+    fleet, _ = fleet_of(3, when=lambda request: 1.0 + request.client)
+    fleet.send(QUIZ.answer, {k: Question(k) for k in range(3)})
+    assert [r.client for r in fleet.arrivals(QUIZ.answer, count=1)] == [0]
+    fleet.begin_round(2)
+    assert list(fleet.arrivals(QUIZ.answer, until=1.5)) == []
+    assert fleet.now == 1.5
+    assert [(r.client, r.round) for r in fleet.arrivals(QUIZ.answer)] == [(1, 1), (2, 1)]
+    assert fleet.counts.late == 0
+
+
+def test_arrivals_of_one_handler_leave_those_of_another():
+    fleet, _ = fleet_of(2, when=lambda request: float(request.client))
+    fleet.send(QUIZ.other, {0: Question(0)})
+    fleet.send(QUIZ.answer, {1: Question(1)})
+    assert [r.client for r in fleet.arrivals(QUIZ.answer)] == [1]
+    assert [r.client for r in fleet.arrivals(QUIZ.other)] == [0]
+
+
+def test_giving_up_an_ask_makes_the_rest_late():
+    fleet, _ = fleet_of(3, when=lambda request: float(request.client))
+    replies = fleet.ask(QUIZ.answer, {k: Question(k) for k in range(3)})
+    next(replies)
+    replies.close()
+    assert len(list(fleet.arrivals(QUIZ.answer))) == 2
+    assert fleet.counts.late == 2
+
+
+def test_asides_are_booked_apart_and_reach_busy_clients():
+    fleet, transport = fleet_of(2, when=lambda request: 0.0 if request.aside else 5.0)
+    fleet.send(QUIZ.answer, {0: Question(0)})
+    with fleet.aside("evaluation"):
+        assert [r.client for r in fleet.ask(QUIZ.answer, {0: Question(0), 1: Question(1)})] == [0, 1]
+    assert [r.sequence for r in transport.pushed] == [0, 0, 1]  # an aside sees the state before what is in flight
+    totals = fleet._ledger.totals
+    assert totals["up", "training"] == 0 < totals["up", "evaluation"]
+    assert [r.client for r in fleet.arrivals(QUIZ.answer)] == [0]
+    assert fleet._ledger.summary()["up"] == totals["up", "training"] > 0
+    with pytest.raises(ProtocolError, match="send inside aside"), fleet.aside("evaluation"):
+        fleet.send(QUIZ.answer, {0: Question(0)})
+    with pytest.raises(ProtocolError, match="cannot be the purpose"), fleet.aside("training"):
+        pass
+
+
+def test_misuse_is_explained():
+    fleet, _ = fleet_of()
+    with pytest.raises(ProtocolError, match="Quiz has no client handler helper; is it marked @on_client"):
+        fleet.ask(QUIZ.helper, {0: Question(0)})
+    with pytest.raises(ProtocolError, match="answer takes Question, client 0 was sent Answer"):
+        fleet.ask(QUIZ.answer, {0: Answer(torch.ones(1))})
+
+
+def test_the_cohort_is_a_share_drawn_from_seed_and_round():
+    fleet, _ = fleet_of(100, fraction=0.1)
+    first = fleet.cohort()
+    assert len(first) == 10 and first == sorted(first) and first == fleet.cohort()
+    fleet.begin_round(2)
+    assert fleet.cohort() != first
+    again, _ = fleet_of(100, fraction=0.1)
+    assert again.cohort() == first
+    assert len(fleet_of(3, fraction=0.01)[0].cohort()) == 1
+
+
+def test_turns_count_a_clients_requests_in_a_round_apart_for_asides():
+    fleet, transport = fleet_of(1)
+    for _ in range(2):
+        list(fleet.ask(QUIZ.answer, {0: Question(0)}))
+    with fleet.aside("evaluation"):
+        list(fleet.ask(QUIZ.answer, {0: Question(0)}))
+    list(fleet.ask(QUIZ.answer, {0: Question(0)}))
+    assert [(r.purpose, r.turn) for r in transport.pushed] == [
+        ("training", 0),
+        ("training", 1),
+        ("evaluation", 0),
+        ("training", 2),
+    ]
+
+
+def test_the_ledger_books_what_crossed_and_nothing_of_what_was_lost():
+    fleet, transport = fleet_of(2, lambda request: lose(request) if request.client else reply(request))
+    list(fleet.ask(QUIZ.answer, {0: Question(0), 1: Question(1)}))
+    down = sum(len(r.to_bytes()) for r in transport.pushed)
+    up = len(reply(transport.pushed[0]).to_bytes())
+    assert fleet._ledger.summary() == {"up": up, "down": down, "evaluation": 0}
+
+
+def test_a_snapshot_carries_requests_in_flight_and_replies_not_yet_taken():
+    fleet, _ = fleet_of(3, when=lambda request: float(request.client))
+    fleet.send(QUIZ.other, {0: Question(7)})
+    fleet.send(QUIZ.answer, {1: Question(8), 2: Question(9)})
+    assert [r.client for r in fleet.arrivals(QUIZ.answer, count=1)] == [1]  # client 0's other reply is set aside
+    snapshot = fleet.snapshot()
+    again, transport = fleet_of(3, when=lambda request: 0.0)
+    again.restore(snapshot)
+    assert [(r.client, r.body.scalars["number"], r.life, r.start) for r in transport.pushed] == [(2, 9, 1, 2)]
+    assert again._ledger.totals.total() == 0  # it was booked when it was first sent
+    assert again.idle() == [0, 1]
+    assert [r.client for r in again.arrivals(QUIZ.other)] == [0]
+    assert [r.client for r in again.arrivals(QUIZ.answer)] == [2]

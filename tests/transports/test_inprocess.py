@@ -1,0 +1,237 @@
+"""The engine's clock, devices, faults and threads."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+from worlds import experiment
+from worlds_by_hand import world
+
+import catchment
+from catchment.errors import ExperimentError
+from catchment.message import Message, Payload, Request
+from catchment.method import Method, Metrics, on_client
+from catchment.transports.devices import DEVICES, Device, Faults
+from catchment.transports.inprocess import InProcess
+
+FOREVER = float("inf")
+SERVED: list[tuple[int, int]] = []
+HOLD = threading.Event()
+
+
+@dataclass(frozen=True)
+class Nothing(Payload):
+    values: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Echo(Method[None]):
+    def init(self, server):
+        return None
+
+    def round(self, server, state, fleet):
+        return None
+
+    def evaluate(self, server, state, fleet):
+        return Metrics(0.0)
+
+    @on_client
+    def echo(self, client, request: Nothing) -> Nothing:
+        SERVED.append((client.id, torch.get_num_threads()))
+        return Nothing(torch.full((250,), float(client.id)))
+
+    @on_client
+    def hold(self, client, request: Nothing) -> Nothing:
+        if client.id == 0:
+            HOLD.wait(10)
+        SERVED.append((client.id, 0))
+        return Nothing()
+
+    @on_client
+    def train(self, client, request: Nothing) -> Nothing:
+        model = client.model()
+        for batch in client.batches():
+            model(batch.images)
+        return Nothing()
+
+    @on_client
+    def forever(self, client, request: Nothing) -> Nothing:
+        while True:
+            for _ in client.batches():
+                time.sleep(0.01)
+
+
+WORLD = world(Echo(), [([[1.0, 0.0]], [0])] * 6)
+
+
+def request(client, handler="echo", sequence=None, **fields):
+    body = Message({"values": torch.zeros(250)})
+    return Request(client, handler, 1, 0, client if sequence is None else sequence, body, **fields)
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    SERVED.clear()
+    HOLD.clear()
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_ideal_devices_answer_in_the_order_of_asking(workers):
+    transport = InProcess(WORLD, workers=workers)
+    transport.push([request(k) for k in (3, 1, 2)])
+    assert [transport.pull(FOREVER).client for _ in range(3)] == [3, 1, 2]
+    assert transport.pull(FOREVER) is None
+    assert transport.now == 0
+    transport.close()
+
+
+def test_time_is_latency_and_transfer_and_work():
+    device = Device(compute=1000.0, up=0.01, down=0.02, latency=0.5)
+    transport = InProcess(WORLD, devices=[device])
+    r = request(0, "train")
+    transport.push([r])
+    response = transport.pull(FOREVER)
+    # One sample of 2 features to 2 classes: 4 multiply-accumulates forward, three times that with the backward pass.
+    expected = 2 * 0.5 + len(r.to_bytes()) * 8 / 20_000 + 12 / 1000 + len(response.to_bytes()) * 8 / 10_000
+    assert transport.now == pytest.approx(expected)
+
+
+def test_the_clock_decides_the_order_and_stops_at_the_deadline():
+    devices = [Device(latency=t) for t in (3.0, 1.0, 2.0)]
+    transport = InProcess(WORLD, devices=devices, workers=2)
+    transport.push([request(k) for k in (0, 1, 2)])
+    assert transport.pull(FOREVER).client == 1
+    assert transport.now == 2.0
+    assert transport.pull(3.0) is None
+    assert transport.now == 3.0
+    assert [transport.pull(FOREVER).client for _ in range(2)] == [2, 0]
+    assert transport.now == 6.0
+    transport.close()
+
+
+def test_asides_take_no_time_and_come_first():
+    transport = InProcess(WORLD, devices=[Device(latency=1.0)])
+    transport.push([request(0)])
+    transport.push([request(1, purpose="evaluation")])
+    assert transport.pull(FOREVER).client == 1
+    assert transport.now == 0
+    assert transport.pull(FOREVER).client == 0
+
+
+def test_workers_run_only_a_few_replies_ahead():
+    """Memory is bounded by the workers, not by the cohort."""
+    transport = InProcess(world(Echo(), [([[1.0, 0.0]], [0])] * 50), workers=2)
+    transport.push([request(k, "hold") for k in range(50)])
+    time.sleep(0.2)
+    assert len(SERVED) <= 2 * 2
+    HOLD.set()
+    assert [transport.pull(FOREVER).client for _ in range(50)] == list(range(50))
+    transport.close()
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_client_work_always_has_the_same_number_of_torch_threads(workers):
+    before = torch.get_num_threads()
+    transport = InProcess(WORLD, workers=workers, threads=2)
+    transport.push([request(k) for k in range(6)])
+    for _ in range(6):
+        transport.pull(FOREVER)
+    transport.close()
+    assert {threads for _, threads in SERVED} == {2}
+    assert torch.get_num_threads() == before
+
+
+def test_crashes_leave_the_work_undone_and_drops_lose_it():
+    crash = InProcess(WORLD, faults=Faults(crash=1.0))
+    crash.push([request(0)])
+    response = crash.pull(FOREVER)
+    assert response.body is None and not response.failed and "crashed" in response.error
+    assert SERVED == []
+    drop = InProcess(WORLD, faults=Faults(drop=1.0))
+    drop.push([request(0)])
+    assert "dropped" in drop.pull(FOREVER).error
+    assert len(SERVED) == 1
+
+
+def test_faults_are_as_likely_as_said_and_derived_from_the_seed():
+    transport = InProcess(WORLD, faults=Faults(crash=0.3))
+    requests = [Request(k % 6, "echo", k // 6, 0, k, Message({})) for k in range(600)]
+    lost = [transport._happens("crash", r) for r in requests]
+    assert 140 < sum(lost) < 220
+    assert lost == [InProcess(WORLD, faults=Faults(crash=0.3))._happens("crash", r) for r in requests]
+
+
+def test_delays_add_virtual_seconds():
+    transport = InProcess(WORLD, faults=Faults(delay=1.0, delay_seconds=7.0))
+    transport.push([request(0)])
+    transport.pull(FOREVER)
+    assert transport.now == 7.0
+
+
+def test_unavailable_devices_are_not_on_the_roster():
+    transport = InProcess(WORLD, devices=[Device(availability=0.0), Device(), Device(availability=0.5)])
+    rosters = [transport.roster(n) for n in range(100)]
+    assert all({1, 4} <= set(r) and not {0, 3} & set(r) for r in rosters)
+    assert 60 < sum((2 in r) + (5 in r) for r in rosters) < 140
+    assert rosters == [transport.roster(n) for n in range(100)]
+
+
+def test_closing_stops_work_after_the_batch_it_is_in():
+    transport = InProcess(WORLD, workers=2)
+    transport.push([request(0, "forever"), request(1, "forever")])
+    began = time.monotonic()
+    transport.close()
+    assert time.monotonic() - began < 5
+
+
+def test_modules_are_built_once_a_worker(monkeypatch):
+    from catchment.world import Architecture
+
+    built = []
+    build = Architecture.build
+    monkeypatch.setattr(Architecture, "build", lambda self: built.append(self) or build(self))
+    w = world(Echo(), [([[1.0, 0.0]], [0])] * 20)
+    transport = InProcess(w, workers=3)
+    transport.push([request(k, "train") for k in range(20)])
+    for _ in range(20):
+        transport.pull(FOREVER)
+    transport.close()
+    assert 2 <= len(built) <= 4  # one probe, at most one a worker
+
+
+def test_bad_devices_and_faults_are_refused():
+    with pytest.raises(ExperimentError, match="share from 0 to 1, not 2"):
+        Device(availability=2.0)
+    with pytest.raises(ExperimentError, match="compute, up and down above 0"):
+        Device(up=0)
+    with pytest.raises(ExperimentError, match=r"faults.drop is a chance from 0 to 1, not 1.5"):
+        Faults(drop=1.5)
+
+
+def test_every_named_device_can_be_used():
+    for name in DEVICES:
+        result = catchment.run(experiment("fedavg", rounds=1, devices={"profile": name}))
+        assert (result["virtual_seconds"] > 0) == (name != "ideal")
+
+
+def test_a_device_of_ones_own_and_a_deadline():
+    """Half of the devices are too slow for the deadline: they are late, are left in peace until then, and asked again.
+
+    Rounds end at 1.0 (the deadline), 1.2, 1.4 and 1.6 (the fast ones alone; the slow ones come in at 1.5), and 2.6.
+    """
+    result = catchment.run(
+        experiment(
+            "fedavg",
+            rounds=5,
+            data={"clients": 4},
+            participation={"fraction": 1.0, "deadline": 1.0},
+            devices={"profile": ["fast", "slow"], "profiles": {"fast": {"latency": 0.1}, "slow": {"latency": 0.75}}},
+        )
+    )
+    assert result["virtual_seconds"] == pytest.approx(2.6)
+    assert (result["late"], result["lost"]) == (2, 0)
