@@ -1,0 +1,298 @@
+"""The report: one HTML file that needs nothing else, of one run or of several compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from html import escape
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from catchment.errors import UserError
+from catchment.report.figures import Drawing, drawings
+from catchment.report.reading import RunFiles, labels
+from catchment.report.showing import MISSING, human_bytes, human_seconds, percent, printable
+from catchment.report.style import CSS
+from catchment.report.tables import Column, summary_columns
+
+EVENTS = 50  # so many of a run are listed
+
+PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<title>{title}</title>
+<style>{css}</style>
+</head>
+<body>
+{body}
+</body>
+</html>
+"""
+
+
+def write_report(directories: Sequence[str | Path], target: str | Path) -> Path:
+    """Write the report of the runs in these directories; returns the file.
+
+    A `target` that is a directory gets a `report.html`.
+    """
+    if not directories:
+        raise UserError("a report needs at least one run directory; none was given")
+    page = html_report([RunFiles.read(directory) for directory in directories])
+    path = Path(target)
+    if path.is_dir():
+        path /= "report.html"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror}") from None
+    return path
+
+
+def html_report(runs: Sequence[RunFiles]) -> str:
+    """The HTML of a report."""
+    title = runs[0].name if len(runs) == 1 else f"{len(runs)} runs compared"
+    sections = (_heading(title, runs), _what_ran(runs), _figures(runs), _costs(runs), _data(runs), _events(runs))
+    body = "\n".join([*sections, _experiments(runs)])
+    return PAGE.format(title=_text(title), css=CSS, body=body)
+
+
+# ---- sections ---------------------------------------------------------------------------------------------------
+
+
+def _heading(title: str, runs: Sequence[RunFiles]) -> str:
+    if len(runs) > 1:
+        return f"<h1>{_text(title)}</h1>"
+    data = runs[0].experiment["data"]
+    line = f"{runs[0].method} on {data['name']} with {_counted(data['clients'], 'client')}"
+    return f'<h1>{_text(title)}</h1>\n<p class="quiet">{_text(line)}</p>\n{_badge(runs[0])}'
+
+
+def _what_ran(runs: Sequence[RunFiles]) -> str:
+    cards = _run_cards(runs) if len(runs) > 1 else _number_cards(runs[0])
+    return _section("What ran", cards, _table(summary_columns(runs)), _further(runs))
+
+
+def _number_cards(run: RunFiles) -> str:
+    """The headline numbers of one run."""
+    outcome, sizes = run.outcome, run.outcome["bytes"]
+    best = outcome["best"]
+    accuracy = MISSING if outcome["accuracy"] is None else f"{percent(outcome['accuracy'])} %"
+    cards = [
+        _card("accuracy", accuracy, f"best {percent(best['accuracy'])} % in round {best['round']}" if best else ""),
+        _card("rounds", f"{run.done:,}", f"of {run.planned:,}" if run.unfinished else ""),
+        _card("bytes up", human_bytes(sizes["up"]), "clients to server"),
+        _card("bytes down", human_bytes(sizes["down"]), "server to clients"),
+        _card("bytes to evaluate", human_bytes(sizes["evaluation"]), "booked apart"),
+        _card("wall time", human_seconds(outcome["seconds"])),
+    ]
+    if outcome["virtual_seconds"]:
+        cards.append(_card("virtual time", human_seconds(outcome["virtual_seconds"]), "of simulated devices"))
+    return f'<div class="cards">{"".join(cards)}</div>'
+
+
+def _run_cards(runs: Sequence[RunFiles]) -> str:
+    """A card for each of several runs."""
+    cards = []
+    for label, run in zip(labels(runs), runs):
+        outcome = run.outcome
+        accuracy = MISSING if outcome["accuracy"] is None else f"{percent(outcome['accuracy'])} %"
+        moved = human_bytes(outcome["bytes"]["up"] + outcome["bytes"]["down"])
+        cards.append(_card(label, accuracy, f"{moved} in {_counted(run.done, 'round')}", warning=run.unfinished))
+    return f'<div class="cards runs">{"".join(cards)}</div>'
+
+
+def _further(runs: Sequence[RunFiles]) -> str:
+    """What the summary has no column for."""
+    measured = [{**_prefixed("server", run.outcome.get("server")), **(run.outcome.get("more") or {})} for run in runs]
+    names = dict.fromkeys(name for numbers in measured for name in numbers if name != "server accuracy")
+    best = [run.outcome["best"] for run in runs]
+    columns = [
+        Column("best accuracy %", [percent(one and one["accuracy"]) for one in best]),
+        Column("in round", [f"{one['round']}" if one else MISSING for one in best]),
+        *(Column(name, [_number(numbers.get(name)) for numbers in measured]) for name in names),
+    ]
+    note = ""
+    if any(run.outcome.get("fingerprint") for run in runs):
+        prints = [run.outcome.get("fingerprint") or MISSING for run in runs]
+        columns.append(Column("fingerprint", prints, numeric=False))
+        note = _quiet("Runs that did exactly the same have the same fingerprint.")
+    return _table([*_run_column(runs, runs), *columns]) + note
+
+
+def _figures(runs: Sequence[RunFiles]) -> str:
+    """Those of all runs, then, if there are several, those of each."""
+    numbers = count(1)
+    shared = drawings(runs)
+    parts = [_grid(shared, numbers)]
+    if len(runs) > 1:
+        for label, run in zip(labels(runs), runs):
+            if own := drawings([run]):
+                parts.append(f"<details><summary>{_text(label)}</summary>{_grid(own, numbers)}</details>")
+    return _section("Figures", *parts) if shared else _section("Figures", _quiet("No round is finished yet."))
+
+
+def _costs(runs: Sequence[RunFiles]) -> str:
+    """Parameters and work of the models, peak memory of the handlers."""
+    models: list[tuple[RunFiles, str, str, dict[str, int]]] = []
+    peaks: list[tuple[RunFiles, str, int | None]] = []
+    for run in runs:
+        costs = run.outcome.get("costs") or {}
+        for side, place in (("clients", "client"), ("server", "server")):
+            models += [(run, name, place, numbers) for name, numbers in (costs.get(side) or {}).items()]
+        peaks += [(run, name, peak) for name, peak in (costs.get("peak_memory") or {}).items()]
+    parts = []
+    if models:
+        parts.append(
+            _table(
+                [
+                    *_run_column(runs, [run for run, *_ in models]),
+                    Column("model", [name for _, name, _, _ in models], numeric=False),
+                    Column("side", [place for _, _, place, _ in models], numeric=False),
+                    Column("parameters", [f"{numbers['parameters']:,}" for *_, numbers in models]),
+                    Column("MACs per sample, forward", [f"{numbers['macs_per_sample']:,}" for *_, numbers in models]),
+                ]
+            )
+        )
+    if peaks:
+        parts.append(
+            _table(
+                [
+                    *_run_column(runs, [run for run, *_ in peaks]),
+                    Column("work of a client", [name for _, name, _ in peaks], numeric=False),
+                    Column(
+                        "peak memory",
+                        [human_bytes(peak) if isinstance(peak, int) else "not measured" for *_, peak in peaks],
+                    ),
+                ]
+            )
+        )
+    return _section("Costs", *parts or [_quiet("Known when the run is finished.")])
+
+
+def _data(runs: Sequence[RunFiles]) -> str:
+    """How the samples lie on the clients."""
+    settings = [run.experiment["data"] for run in runs]
+    found: list[dict[str, Any]] = [run.outcome.get("data") or {} for run in runs]
+    names = ("train", "smallest_client", "largest_client", "test", "public")
+    sizes = [Column(name.replace("_", " "), [_number(numbers.get(name)) for numbers in found]) for name in names]
+    columns = [
+        *_run_column(runs, runs),
+        Column("data", [str(setting["name"]) for setting in settings], numeric=False),
+        Column("partition", [_partition(setting.get("partition")) for setting in settings], numeric=False),
+        Column("clients", [f"{setting['clients']:,}" for setting in settings]),
+        *(sizes if any(found) else []),
+    ]
+    return _section("Data", _table(columns), _quiet("Sizes are numbers of samples.") if any(found) else "")
+
+
+def _events(runs: Sequence[RunFiles]) -> str:
+    """What did not arrive as asked."""
+    parts = []
+    for label, run in zip(labels(runs), runs):
+        events = [(record["round"], event) for record in run.rounds for event in record["events"]]
+        if not events:
+            continue
+        if len(runs) > 1:
+            parts.append(f"<h3>{_text(label)}</h3>")
+        shown = events[:EVENTS]
+        parts.append(
+            _table(
+                [
+                    Column("round", [f"{number}" for number, _ in shown]),
+                    Column("what", [event["what"] for _, event in shown], numeric=False),
+                    Column("client", [f"{event['client']}" for _, event in shown]),
+                    Column("asked for", [event["handler"] for _, event in shown], numeric=False),
+                    Column("reason", [event["why"] for _, event in shown], numeric=False),
+                ]
+            )
+        )
+        if len(events) > len(shown):
+            parts.append(_quiet(f"The first {len(shown)} of {len(events):,}."))
+    return _section("Events", *parts or [_quiet("Every reply arrived as asked.")])
+
+
+def _experiments(runs: Sequence[RunFiles]) -> str:
+    """The files that give the runs again."""
+    parts = []
+    for label, run in zip(labels(runs), runs):
+        toml = "\n".join(map(printable, run.toml.splitlines()))
+        parts.append(f"<details><summary>{_text(label)}</summary><pre>{escape(toml)}</pre></details>")
+    return _section("Experiment", *parts)
+
+
+# ---- parts ------------------------------------------------------------------------------------------------------
+
+
+def _text(text: str) -> str:
+    """Any text, safe in HTML."""
+    return escape(printable(text))
+
+
+def _section(title: str, *parts: str) -> str:
+    return "\n".join([f"<section>\n<h2>{title}</h2>", *(part for part in parts if part), "</section>"])
+
+
+def _quiet(text: str) -> str:
+    return f'<p class="quiet">{_text(text)}</p>'
+
+
+def _badge(run: RunFiles) -> str:
+    return f'<p class="unfinished">{_text(run.unfinished)}</p>' if run.unfinished else ""
+
+
+def _card(name: str, value: str, note: str = "", warning: str = "") -> str:
+    below = f'<dd class="note">{_text(note)}</dd>' if note else ""
+    below += f'<dd class="unfinished">{_text(warning)}</dd>' if warning else ""
+    return f'<dl class="card"><dt>{_text(name)}</dt><dd>{_text(value)}</dd>{below}</dl>'
+
+
+def _table(columns: Sequence[Column]) -> str:
+    kinds = ["number" if column.numeric else "text" for column in columns]
+    head = "".join(f'<th class="{kind}">{_text(column.title)}</th>' for kind, column in zip(kinds, columns))
+    rows = [
+        "".join(f'<td class="{kind}">{_text(cell)}</td>' for kind, cell in zip(kinds, cells))
+        for cells in zip(*(column.cells for column in columns))
+    ]
+    body = "".join(f"<tr>{row}</tr>" for row in rows)
+    return f'<div class="table"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _run_column(runs: Sequence[RunFiles], of: Sequence[RunFiles]) -> list[Column]:
+    """The run of each row, where there is more than one."""
+    if len(runs) == 1:
+        return []
+    names = {id(run): label for run, label in zip(runs, labels(runs))}
+    return [Column("run", [names[id(run)] for run in of], numeric=False)]
+
+
+def _grid(shown: Sequence[Drawing], numbers: Iterator[int]) -> str:
+    cells = [
+        f"<figure>{drawing.svg(f'figure{number}')}<figcaption>{_text(drawing.note)}</figcaption></figure>"
+        for drawing, number in zip(shown, numbers)
+    ]
+    return f'<div class="figures">{"".join(cells)}</div>'
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:.4g}" if isinstance(value, float) else MISSING
+
+
+def _prefixed(word: str, numbers: dict[str, float] | None) -> dict[str, float]:
+    return {f"{word} {name}": number for name, number in (numbers or {}).items()}
+
+
+def _partition(table: Any) -> str:
+    """`"dirichlet, alpha 0.5"`."""
+    if not isinstance(table, dict):
+        return MISSING
+    return ", ".join(str(value) if key == "name" else f"{key} {value}" for key, value in table.items())

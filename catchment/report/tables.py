@@ -1,0 +1,81 @@
+"""Runs side by side: one row a run, for the terminal and for documents."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from catchment.report.reading import Record, RunFiles, labels
+from catchment.report.showing import MISSING, human_bytes, human_seconds, percent, printable
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of any of the tables: a heading, and one cell a row."""
+
+    title: str
+    cells: Sequence[str]
+    numeric: bool = True
+
+
+def summary_columns(runs: Sequence[RunFiles]) -> list[Column]:
+    """What every form of the summary shows."""
+    outcomes = [run.outcome for run in runs]
+    sizes = [outcome["bytes"] for outcome in outcomes]
+    columns = [
+        Column("run", [printable(label) for label in labels(runs)], numeric=False),
+        Column("method", [printable(run.method) for run in runs], numeric=False),
+        Column("accuracy %", [percent(outcome["accuracy"]) for outcome in outcomes]),
+        Column("clients %", [_spread(outcome) for outcome in outcomes]),
+        Column("rounds", [f"{run.done}" if run.result else f"{run.done} of {run.planned}" for run in runs]),
+        Column("bytes up", [human_bytes(size["up"]) for size in sizes]),
+        Column("bytes down", [human_bytes(size["down"]) for size in sizes]),
+        Column("bytes to evaluate", [human_bytes(size["evaluation"]) for size in sizes]),
+        Column("wall time", [human_seconds(outcome["seconds"]) for outcome in outcomes]),
+    ]
+    if any(outcome["virtual_seconds"] for outcome in outcomes):
+        columns.append(Column("virtual time", [human_seconds(outcome["virtual_seconds"]) for outcome in outcomes]))
+    events = [f"{outcome['lost']}, {outcome['late']}, {outcome['failed']}" for outcome in outcomes]
+    return [*columns, Column("lost, late, failed", events)]
+
+
+def summary_table(runs: Sequence[RunFiles]) -> Table:
+    """The summary for a terminal."""
+    table = Table(box=box.SIMPLE, padding=0, show_edge=False)
+    columns = summary_columns(runs)
+    for column in columns:
+        justify: Literal["right", "left"] = "right" if column.numeric else "left"
+        table.add_column(column.title.replace(" ", "\n"), justify=justify, vertical="bottom", overflow="fold")
+    for cells in zip(*(column.cells for column in columns)):
+        table.add_row(*(Text(cell) for cell in cells))
+    return table
+
+
+def markdown_table(runs: Sequence[RunFiles]) -> str:
+    """The summary in Markdown."""
+    columns = summary_columns(runs)
+    rows = [
+        [column.title for column in columns],
+        ["---:" if column.numeric else "---" for column in columns],
+        *zip(*([_markdown(cell) for cell in column.cells] for column in columns)),
+    ]
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def _spread(outcome: Record) -> str:
+    """From the worst client to the best."""
+    if not outcome.get("clients"):
+        return MISSING
+    accuracy = outcome["clients"]["accuracy"]
+    low, high = percent(accuracy["min"]), percent(accuracy["max"])
+    return low if low == high else f"{low} \N{EN DASH} {high}"
+
+
+def _markdown(text: str) -> str:
+    return re.sub(r"([\\`*\[\]<>|])", r"\\\1", text)

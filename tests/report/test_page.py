@@ -1,0 +1,224 @@
+"""The HTML page: complete, escaped, of one file, and honest about runs that are not finished."""
+
+import ast
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+import catchment.report
+from catchment.errors import UserError
+from catchment.report import write_report
+
+VOID = {"meta", "br"}
+
+
+class Page(HTMLParser):
+    """Checks that tags are closed in order; keeps text, tags and attributes."""
+
+    def __init__(self, path):
+        super().__init__(convert_charrefs=True)
+        self.source = path.read_text(encoding="utf-8")
+        self.open, self.tags, self.attributes, self.texts = [], [], [], []
+        self.feed(self.source)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] != "style":
+            self.texts.append(data)
+
+    @property
+    def text(self):
+        return "\n".join(self.texts)
+
+    def section(self, title):
+        return self.text.partition(f"\n{title}\n")[2]
+
+
+@pytest.fixture
+def without_figures(monkeypatch):
+    """For tests of the text around them: drawing takes most of the time."""
+    monkeypatch.setattr(catchment.report.page, "drawings", lambda runs: [])
+
+
+@pytest.fixture
+def page(tmp_path):
+    def write(*directories):
+        path = write_report(directories, tmp_path / "out" / "page.html")
+        assert path == tmp_path / "out" / "page.html"
+        return Page(path)
+
+    return write
+
+
+def test_one_run(make_run, page):
+    found = page(make_run())
+    text = found.text
+    for words in ("fedavg on digits with 3 clients", "50.00 %", "best 50.00 % in round 3", "1.76 KiB", "900 B"):
+        assert words in text
+    assert "37.50 \N{EN DASH} 62.50" in text
+    assert "unfinished" not in text
+    titles = [text.index(f"\n{title}\n") for title in ("What ran", "Figures", "Costs", "Data", "Events", "Experiment")]
+    assert titles == sorted(titles)
+    assert found.tags.count("svg") == 5
+    assert found.tags.count("figure") == 5
+
+
+@pytest.mark.usefixtures("without_figures")
+def test_costs_data_and_experiment(make_run, page):
+    found = page(make_run())
+    costs, data = found.section("Costs"), found.section("Data")
+    for words in ("6,090", "84,224", "local_training of cnn", "505 KiB", "not measured"):
+        assert words in costs
+    for words in ("dirichlet, alpha 0.5", "1,498", "103", "257", "299"):
+        assert words in data
+    assert 'name = "fedavg"' in found.section("Experiment")
+    assert found.tags.count("details") == 1
+
+
+def test_it_refers_to_nothing_outside_and_uses_ids_once(make_run, page):
+    found = page(make_run("one"), make_run("two"))
+    assert "http:" not in found.source
+    assert "https:" not in found.source
+    assert "script" not in found.tags
+    assert not {"link", "img", "iframe", "object", "a"} & set(found.tags)
+    names = {name for name, _ in found.attributes}
+    assert "src" not in names
+    assert not [name for name in names if name.startswith("on")]
+    assert all(value.startswith("#") for name, value in found.attributes if name == "href")
+    assert "@import" not in found.source
+    ids = [value for name, value in found.attributes if name == "id"]
+    assert len(ids) == len(set(ids)) > 0
+
+
+def test_hostile_text_is_only_text(make_run, page, parts):
+    hostile = "</title><script>alert(1)</script><img src=x onerror=alert(1)> & \"'"
+    event = parts.event("failed", why=f"<b>{hostile}\ud800")
+    ledger = [{"round": 1, "entries": [parts.entry("up", [0], {f"weights/{hostile}"[:30]: 10}, purpose="<i>")]}]
+    directory = make_run(
+        "hostile",
+        name=hostile,
+        rounds=[parts.round(1, accuracy=0.5, events=[event])],
+        ledger=ledger,
+        result={"more": {"<u>": 1.0}, "costs": {"peak_memory": {"<s>": 5}}, "fingerprint": "<em>"},
+    )
+    for found in (page(directory), page(directory, make_run("other"))):
+        assert not {"script", "img", "b", "i", "u", "s", "em"} & set(found.tags)
+        assert hostile in found.text
+        assert "<b></title>" in found.section("Events")
+        assert "\ud800" not in found.text
+
+
+def test_an_unfinished_run_says_so(make_run, page):
+    found = page(make_run(result=None, planned=8))
+    assert "unfinished: 3 of 8 rounds" in found.text
+    assert ("class", "unfinished") in found.attributes
+    assert "Known when the run is finished." in found.section("Costs")
+    several = page(make_run("whole"), make_run("part", result=None, planned=8))
+    assert several.text.count("unfinished: 3 of 8 rounds") == 1
+    assert "3 of 8" in several.text
+
+
+def test_a_run_that_has_nothing_yet(make_run, page):
+    found = page(make_run(rounds=None, ledger=None, result=None))
+    assert "unfinished: 0 of 3 rounds" in found.text
+    assert "No round is finished yet." in found.section("Figures")
+    assert "svg" not in found.tags
+
+
+def test_missing_parts(make_run, page):
+    only_result = make_run("only-result", rounds=None, ledger=None, result={"costs": None, "data": None})
+    assert "50.00 %" in page(only_result).text
+    no_ledger = make_run("no-ledger", ledger=None)
+    assert page(no_ledger).tags.count("svg") == 2
+
+
+def test_several_runs_are_compared(make_run, page, parts):
+    eventful = make_run("eventful", rounds=[parts.round(1, accuracy=0.25, events=[parts.event("lost", why="gone")])])
+    found = page(make_run("first"), make_run("second", result={"accuracy": 0.75, "more": {"gap": 0.125}}), eventful)
+    text = found.text
+    assert "3 runs compared" in text
+    for words in ("first", "second", "75.00 %", "gap", "0.125"):
+        assert words in text
+    events = found.section("Events").partition("Experiment")[0]
+    assert "gone" in events
+    assert "eventful" in events
+    assert "second" not in events
+    shared = found.source.partition("<details>")[0]
+    assert shared.count("<svg") == 4  # accuracy per round and byte, bytes per round, events
+    assert found.tags.count("details") == 3 + 3  # figures and experiment of each
+
+
+@pytest.mark.usefixtures("without_figures")
+def test_runs_with_one_name_are_told_apart(make_run, page):
+    text = page(make_run("seed-1", name="trial"), make_run("seed-2", name="trial")).text
+    assert "trial (seed-1)" in text
+    assert "trial (seed-2)" in text
+
+
+@pytest.mark.usefixtures("without_figures")
+def test_the_first_fifty_events(make_run, page, parts):
+    events = [parts.event("lost", why=f"reason {number}.") for number in range(70)]
+    section = page(make_run(rounds=[parts.round(1, accuracy=0.5, events=events)])).section("Events")
+    assert "reason 49." in section
+    assert "reason 50." not in section
+    assert "The first 50 of 70." in section
+
+
+@pytest.mark.usefixtures("without_figures")
+def test_no_events(make_run, page):
+    assert "Every reply arrived as asked." in page(make_run()).section("Events")
+
+
+def test_the_same_runs_give_the_same_page(make_run, page):
+    directory = make_run()
+    assert page(directory).source == page(directory).source
+
+
+@pytest.mark.usefixtures("without_figures")
+def test_a_directory_as_target(make_run, tmp_path):
+    assert write_report([make_run()], tmp_path) == tmp_path / "report.html"
+    assert (tmp_path / "report.html").exists()
+
+
+def test_nothing_to_report(tmp_path):
+    with pytest.raises(UserError, match="at least one run directory"):
+        write_report([], tmp_path / "report.html")
+
+
+@pytest.mark.usefixtures("without_figures")
+def test_a_target_that_cannot_be_written(make_run):
+    directory = make_run()
+    with pytest.raises(UserError, match=r"page\.html cannot be written: "):
+        write_report([directory], directory / "result.json" / "page.html")
+
+
+def test_no_training_code_is_imported():
+    """A report can be made of copied files where there is no torch."""
+    for file in Path(catchment.report.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names = [node.module] if node.module != "catchment" else [f"catchment.{a.name}" for a in node.names]
+            else:
+                continue
+            for name in names:
+                assert name.partition(".")[0] != "torch", file
+                assert name != "matplotlib.pyplot", file
+                if name.partition(".")[0] == "catchment":
+                    assert name == "catchment.errors" or name.startswith("catchment.report"), file
