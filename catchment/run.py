@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -243,7 +244,7 @@ def _measured(metrics: Metrics | None) -> Mapping[str, Any]:
         measured["server"] = dict(metrics.server)
     if metrics.clients:
         values = list(metrics.clients.values())
-        measured["clients"] = {"accuracy": {"mean": sum(values) / len(values), "min": min(values), "max": max(values)}}
+        measured["clients"] = {"accuracy": {"mean": statistics.fmean(values), "min": min(values), "max": max(values)}}
     if metrics.more:
         measured["more"] = dict(metrics.more)
     return measured

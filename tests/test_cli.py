@@ -77,7 +77,8 @@ def test_run_writes_a_directory_and_shows_a_table_and_the_report(finished):
 def test_output_is_quiet_when_it_is_not_a_terminal(finished):
     _, done = finished
     assert done.stderr == ""
-    assert "\x1b" not in done.stdout and "━" * 20 not in done.stdout.split("accuracy")[0]
+    assert "\x1b" not in done.stdout
+    assert "━" * 20 not in done.stdout.split("accuracy")[0]
 
 
 def test_run_without_out_finds_a_free_directory(finished):
@@ -92,9 +93,11 @@ def test_report_compares_runs(finished):
     catchment("run", "small.toml", "--out", "prox", "--set", "method.name=fedprox", "--set", "name=prox", cwd=folder)
     done = catchment("report", "out", "prox", "--out", "both.html", cwd=folder)
     assert done.returncode == 0, done.stderr
-    assert "small" in done.stdout and "prox" in done.stdout
+    assert "small" in done.stdout
+    assert "prox" in done.stdout
     page = (folder / "both.html").read_text()
-    assert "fedavg" in page and "fedprox" in page
+    assert "fedavg" in page
+    assert "fedprox" in page
 
 
 def test_list_names_what_can_be_used():
@@ -145,7 +148,8 @@ def test_bad_input_is_one_sentence_and_exit_code_2(case, finished, here):
     done = here("run", "small.toml", "--out", f"bad-{case}", *settings, cwd=folder)
     assert done.returncode == 2
     assert re.search(expected, done.stderr), done.stderr
-    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
     assert "Traceback" not in done.stderr + done.stdout
     assert not (folder / f"bad-{case}").exists()
 
@@ -185,7 +189,8 @@ def test_a_parquet_file_cut_in_half_is_one_sentence(finished, here):
     (folder / "halved" / "train.parquet").write_bytes(whole[: len(whole) // 2])
     done = here("run", "small.toml", "--set", "data.name=./halved", "--set", "data.train=20", cwd=folder)
     assert done.returncode == 2
-    assert "train.parquet" in done.stderr and done.stderr.count("\n") == 1
+    assert "train.parquet" in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 def test_a_run_that_fails_has_exit_code_1_and_says_how_to_go_on(finished, here):
@@ -193,7 +198,8 @@ def test_a_run_that_fails_has_exit_code_1_and_says_how_to_go_on(finished, here):
     wild = ["--set", "optimizer.client.name=sgd", "--set", "optimizer.client.lr=1e30", "--set", "rounds=9"]
     done = here("run", "small.toml", "--out", "wild", *wild, cwd=folder)
     assert done.returncode == 1
-    assert "the loss is" in done.stderr and "Traceback" not in done.stderr
+    assert "the loss is" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def slow_experiment(folder: Path) -> None:

@@ -130,7 +130,8 @@ def test_nothing_stays_in_the_workers_module():
 
 def test_requests_and_states_are_read_only():
     response = ask("change_request", values=torch.ones(2))
-    assert response.failed and "changed a tensor of its request or of client.state in place" in response.error
+    assert response.failed
+    assert "changed a tensor of its request or of client.state in place" in response.error
     versions = Versions()
     versions.restore({"kept": {"0": torch.zeros(1)}})
     assert "in place" in ask("change_state", versions=versions).error
@@ -144,7 +145,8 @@ def test_a_failed_handler_leaves_the_state_as_it_was_and_says_where():
     versions = Versions()
     ask("count", versions=versions, sequence=0)
     response = ask("half_way", versions=versions, sequence=1)
-    assert response.failed and response.body is None
+    assert response.failed
+    assert response.body is None
     assert response.error.startswith("ValueError: broken (test_client.py, line ")
     assert ask("count", versions=versions, sequence=2).body.tensors["weights/n"].item() == 2
 

@@ -210,7 +210,9 @@ def test_misuse_is_explained():
 def test_the_cohort_is_a_share_drawn_from_seed_and_round():
     fleet, _ = fleet_of(100, fraction=0.1)
     first = fleet.cohort()
-    assert len(first) == 10 and first == sorted(first) and first == fleet.cohort()
+    assert len(first) == 10
+    assert first == sorted(first)
+    assert first == fleet.cohort()
     fleet.begin_round(2)
     assert fleet.cohort() != first
     again, _ = fleet_of(100, fraction=0.1)

@@ -108,10 +108,7 @@ def test_unknown_names(name, hint):
 @pytest.mark.parametrize(
     ("name", "form"),
     [
-        *(
-            (f"resnet{rest}", "resnet(a,b,c)")
-            for rest in ("", "()", "(1,1)", "(1,1,1,1)", "(1,0,1)", "(1,a,1)")
-        ),
+        *((f"resnet{rest}", "resnet(a,b,c)") for rest in ("", "()", "(1,1)", "(1,1,1,1)", "(1,0,1)", "(1,a,1)")),
         *((f"resnet{rest}", "resnet(a,b,c)") for rest in ("(1,-1,1)", "(1,1.5,1)", "(1,1:1)", "(1,,1)")),
         *((f"half{rest}", "half(a,b,c)") for rest in ("", "(2)", "(a,b,c)")),
         *((f"mlp{rest}", "mlp(h)") for rest in ("()", "(0)", "(-3)", "(x)", "(3,3)")),
@@ -234,8 +231,7 @@ def test_what_cannot_be_used(own, attribute, message):
 
 def test_an_error_of_ours_in_the_users_function_passes_unchanged(own):
     module = own(
-        "from catchment import models\n"
-        "def wrapped(shape, classes): return models.build('lenet', shape, classes, 0)\n"
+        "from catchment import models\ndef wrapped(shape, classes): return models.build('lenet', shape, classes, 0)\n"
     )
     with pytest.raises(ModelError, match=r'^model "lenet" takes images from 16x16 upward, not 8x8$'):
         models.build(f"{module}:wrapped", SHAPE, 10, seed=0)

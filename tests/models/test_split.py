@@ -93,9 +93,7 @@ def test_buffers_that_change_in_evaluation_mode_stay_too():
 
 def test_the_mode_is_restored_after_a_failure():
     model = models.build("cnn", SHAPE, 10, seed=0)
-    with pytest.raises(
-        ModelError, match=r'the extractor of model "SplitModel" cannot take images of 3x8x8: '
-    ):
+    with pytest.raises(ModelError, match=r'the extractor of model "SplitModel" cannot take images of 3x8x8: '):
         models.feature_shape(model, (3, 8, 8))
     assert all(part.training for part in model.modules())
 

@@ -150,7 +150,9 @@ def test_crashes_leave_the_work_undone_and_drops_lose_it():
     crash = InProcess(WORLD, faults=Faults(crash=1.0))
     crash.push([request(0)])
     response = crash.pull(FOREVER)
-    assert response.body is None and not response.failed and "crashed" in response.error
+    assert response.body is None
+    assert not response.failed
+    assert "crashed" in response.error
     assert SERVED == []
     drop = InProcess(WORLD, faults=Faults(drop=1.0))
     drop.push([request(0)])
