@@ -13,6 +13,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from catchment.errors import ModelError
+
 
 class WeightedMean:
     """A running weighted mean of tensors by name; holds one sum, however many are added."""
@@ -20,27 +22,44 @@ class WeightedMean:
     def __init__(self) -> None:
         self.weight = 0.0
         self._sums: dict[str, Tensor] = {}
+        self._dtypes: dict[str, torch.dtype] = {}
 
     def add(self, tensors: Mapping[str, Tensor], weight: float) -> None:
         """Add one party's tensors."""
         if not self._sums:
             self._sums = {
-                name: tensor.clone() if _is_count(tensor) else tensor * weight for name, tensor in tensors.items()
+                name: tensor.clone() if _is_count(tensor) else _wide(tensor) * weight
+                for name, tensor in tensors.items()
             }
+            self._dtypes = {name: tensor.dtype for name, tensor in tensors.items()}
         else:
+            shapes = {name: tensor.shape for name, tensor in tensors.items()}
+            if shapes != (known := {name: total.shape for name, total in self._sums.items()}):
+                wrong = sorted(name for name in shapes.keys() | known.keys() if shapes.get(name) != known.get(name))
+                raise ModelError(
+                    f"tensors to average have other names or shapes than the first: {', '.join(wrong[:4])}"
+                )
             for name, total in self._sums.items():
                 tensor = tensors[name]
                 if _is_count(tensor):
                     torch.maximum(total, tensor, out=total)
                 else:
-                    total.add_(tensor, alpha=weight)
+                    total.add_(_wide(tensor), alpha=weight)
         self.weight += weight
 
     def value(self) -> dict[str, Tensor]:
         """The mean of what was added; at least one party must have been."""
         if not self.weight > 0:
             raise ValueError(f"a mean over weights that sum to {self.weight} does not exist")
-        return {name: total if _is_count(total) else total / self.weight for name, total in self._sums.items()}
+        return {
+            name: total.clone() if _is_count(total) else (total / self.weight).to(self._dtypes[name])
+            for name, total in self._sums.items()
+        }
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    """Half precision would overflow in a sum over samples."""
+    return tensor.float() if tensor.dtype.itemsize < 4 else tensor
 
 
 def _is_count(tensor: Tensor) -> bool:

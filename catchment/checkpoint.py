@@ -8,6 +8,7 @@ renamed; the last two checkpoints and what they refer to are kept.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -26,6 +27,7 @@ from catchment.optimizers import load_optimizer_state
 from catchment.transports.base import Snapshot
 
 KEPT = 2
+ROUND_FILES = f"round-{'[0-9]' * 6}.safetensors"
 MOST_CLIENT_FILES = 8  # then all client states are written into one file again
 T = TypeVar("T")
 
@@ -47,9 +49,12 @@ def write_atomically(path: Path, content: bytes) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise RunError(f"{path} cannot be written: {error.strerror}; what was there before is kept") from error
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        if isinstance(error, OSError):
+            raise RunError(f"{path} cannot be written: {error.strerror}; what was there before is kept") from error
+        raise
 
 
 # ---- the server's state as tensors and JSON ---------------------------------------------------------------------
@@ -71,17 +76,18 @@ def flatten(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
                 )
             items.append([key, flatten(item, f"{name}/{number}", tensors)])
         return {"dict": items}
-    if isinstance(value, list | tuple):
+    frozen = getattr(getattr(value, "__dataclass_params__", None), "frozen", False)
+    if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
         items = [flatten(item, f"{name}/{number}", tensors) for number, item in enumerate(value)]
         return {"tuple" if isinstance(value, tuple) else "list": items}
     if hasattr(value, "state_dict"):
         return {"state": flatten(value.state_dict(), name, tensors)}
-    if dataclasses.is_dataclass(value):
+    if dataclasses.is_dataclass(value) and not frozen:
         fields = [f.name for f in dataclasses.fields(value)]
         return {"fields": {f: flatten(getattr(value, f), f"{name}/{f}", tensors) for f in fields}}
     raise ProtocolError(
         f"{name} is a {type(value).__name__}, which cannot be checkpointed; use tensors, plain values, lists, dicts, "
-        "dataclasses, modules or optimisers"
+        "dataclasses that are not frozen, modules or optimisers"
     )
 
 
@@ -99,6 +105,11 @@ def unflatten(form: Any, tensors: Mapping[str, Tensor], fresh: Any) -> Any:
         known = fresh if isinstance(fresh, list | tuple) else ()
         items = [unflatten(c, tensors, known[i] if i < len(known) else None) for i, c in enumerate(content)]
         return tuple(items) if kind == "tuple" else items
+    if fresh is None:
+        raise ProtocolError(
+            "a checkpoint holds a module, an optimiser or a dataclass in a place where a new state of the method has "
+            "none; make it in init, or keep its tensors instead"
+        )
     if kind == "state":
         loaded = unflatten(content, tensors, None)
         if isinstance(fresh, torch.optim.Optimizer):
@@ -161,10 +172,10 @@ class Checkpoints:
 
     def latest(self) -> Loaded | None:
         """The newest checkpoint that can be read whole; None if there is none."""
-        for path in sorted(self._directory.glob("round-*.safetensors"), reverse=True):
+        for path in sorted(self._directory.glob(ROUND_FILES), reverse=True):
             try:
                 return self._load(path)
-            except (WireError, OSError, KeyError):
+            except (WireError, OSError, KeyError, ValueError, TypeError):
                 continue  # the one before it is kept for this
         return None
 
@@ -189,15 +200,14 @@ class Checkpoints:
         message, _ = Message.from_bytes(path.read_bytes())
         tensors = message.tensors
         meta = json.loads(str(message.scalars["meta"]))
-        self._files = {int(client): file for client, file in meta["clients"]}
-        self._states = {client: {} for client in self._files}
-        self._needs[meta["round"]] = set(self._files.values())
-        for name in sorted(set(self._files.values())):
+        files: dict[int, str] = {int(client): file for client, file in meta["clients"]}
+        states: dict[int, ClientState] = {client: {} for client in files}
+        for name in sorted(set(files.values())):
             stored, _ = Message.from_bytes((self._directory / name).read_bytes())
             for key, tensor in stored.tensors.items():
                 client, group, entry = key.split("/", 2)
-                if self._files.get(int(client)) == name:
-                    self._states[int(client)].setdefault(group, {})[entry] = tensor
+                if files.get(int(client)) == name:
+                    states[int(client)].setdefault(group, {})[entry] = tensor
         pending = [
             (_tensor_bytes(tensors[f"pending/{number}"]), awaited) for number, awaited in enumerate(meta["pending"])
         ]
@@ -210,13 +220,16 @@ class Checkpoints:
             for n, late in enumerate(meta["arrived"])
         ]
         clock = meta["clock"]
-        transport = Snapshot(clock["now"], {int(s): t for s, t in clock["sent"]}, dict(self._states))
+        transport = Snapshot(clock["now"], {int(s): t for s, t in clock["sent"]}, dict(states))
         fleet = FleetSnapshot(**meta["fleet"], pending=pending, arrived=arrived, transport=transport)
-        return Loaded(meta["round"], tensors, meta["state"], fleet, meta["progress"])
+        loaded = Loaded(meta["round"], tensors, meta["state"], fleet, meta["progress"])
+        self._files, self._states = files, states
+        self._needs[loaded.round] = set(files.values())
+        return loaded
 
     def _clean(self, round: int) -> None:
         """Remove what neither this checkpoint nor the one before it needs."""
-        mine = [path for path in sorted(self._directory.glob("round-*.safetensors")) if _round(path) <= round]
+        mine = [path for path in sorted(self._directory.glob(ROUND_FILES)) if _round(path) <= round]
         for path in mine[:-KEPT]:
             path.unlink()
             self._needs.pop(_round(path), None)

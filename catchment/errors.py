@@ -41,3 +41,9 @@ class WireError(CatchmentError):
 
 class ProtocolError(CatchmentError):
     """A method used the waist in a way that cannot work on every transport."""
+
+
+def at_least(name: str, value: float, least: float) -> None:
+    """Refuse a setting that is too small."""
+    if not value >= least:
+        raise ExperimentError(f"{name} is {value}; at least {least} is expected")

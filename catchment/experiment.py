@@ -21,7 +21,7 @@ import torch
 
 from catchment import data
 from catchment.data.augment import check as check_augmentations
-from catchment.errors import ExperimentError
+from catchment.errors import ExperimentError, at_least
 from catchment.method import Method
 from catchment.names import did_you_mean, resolve
 from catchment.optimizers import OptimizerSettings
@@ -95,6 +95,8 @@ class DeviceSettings:
         """The devices to deal."""
         known = {**DEVICES, **self.profiles}
         names = (self.profile,) if isinstance(self.profile, str) else self.profile
+        if not names:
+            raise ExperimentError(f"devices.profile is empty; known: {', '.join(known)}")
         for name in names:
             if name not in known:
                 raise ExperimentError(f'unknown devices.profile "{name}"; {did_you_mean(name, known)}')
@@ -141,10 +143,19 @@ class Experiment:
 
     def __post_init__(self) -> None:
         for name, least in (("rounds", 1), ("workers", 1), ("threads", 1), ("seed", 0)):
-            _at_least(name, getattr(self, name), least)
-        _at_least("data.clients", self.data.clients, 1)
-        _at_least("evaluation.every", self.evaluation.every, 1)
-        _at_least("checkpoint.every", self.checkpoint.every, 1)
+            at_least(name, getattr(self, name), least)
+        at_least("data.clients", self.data.clients, 1)
+        for name in ("train", "test"):
+            if (limit := getattr(self.data, name)) is not None:
+                at_least(f"data.{name}", limit, 1)
+        if not self.models.client:
+            raise ExperimentError("models.client is empty; at least one model is expected")
+        if self.participation.deadline is not None and not self.participation.deadline > 0:
+            raise ExperimentError(
+                f"participation.deadline is {self.participation.deadline}; seconds above 0 are expected"
+            )
+        at_least("evaluation.every", self.evaluation.every, 1)
+        at_least("checkpoint.every", self.checkpoint.every, 1)
         if not 0 < self.participation.fraction <= 1:
             raise ExperimentError(
                 f"participation.fraction is {self.participation.fraction}; a share above 0 up to 1 is expected"
@@ -163,7 +174,7 @@ class Experiment:
         """Read a TOML file; `changes` maps dotted keys (`"method.client_epochs"`) to other values."""
         path = Path(path)
         try:
-            table = tomllib.loads(path.read_text(encoding="utf-8"))
+            table = tomllib.loads(path.read_text(encoding="utf-8-sig"))
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
             raise ExperimentError(f"there is no experiment file {path}") from None
         except (OSError, UnicodeDecodeError) as error:
@@ -188,13 +199,12 @@ class Experiment:
         if isinstance(method := merged.setdefault("method", {}), dict):
             method.setdefault("name", "fedavg")
         experiment = _read(Experiment, merged, "")
-        experiment.build_method()
-        return experiment
+        return dataclasses.replace(experiment, method=experiment.to_dict()["method"])
 
     def to_dict(self) -> dict[str, Any]:
         """Every setting, the method's defaults included; None is left out, as TOML has no such value."""
         table = _plain(dataclasses.asdict(self))
-        table["method"] = {"name": self.method["name"], **_plain(dataclasses.asdict(self.build_method()))}  # type: ignore[call-overload]
+        table["method"] = {"name": self.method.get("name", "fedavg"), **_plain(dataclasses.asdict(self.build_method()))}  # type: ignore[call-overload]
         return typing.cast(dict[str, Any], table)
 
     def to_toml(self) -> str:
@@ -207,7 +217,7 @@ class Experiment:
         """The method with its hyper-parameters."""
         self._see_own_modules()
         table = dict(self.method)
-        name = table.pop("name")
+        name = table.pop("name", "fedavg")
         if not isinstance(name, str):
             raise ExperimentError(f'method.name is {_said(name)}; text in quotes is expected, such as "fedavg"')
         kind = resolve("method", name, METHODS)
@@ -244,7 +254,8 @@ class Experiment:
             device=_device(self.device),
         )
         check_augmentations(d.augment)
-        for architecture in dict.fromkeys(world.client_architectures):
+        servers = () if world.server_model is None else (world.server_architecture,)
+        for architecture in dict.fromkeys((*world.client_architectures, *servers)):
             _ = architecture.probe
         world.method.check(world)
         return world
@@ -287,7 +298,7 @@ class Experiment:
 def parse_setting(text: str) -> tuple[str, Any]:
     """`"method.client_epochs=2"` as key and value; the value is TOML, or plain text if it is not."""
     key, equals, value = text.partition("=")
-    if not equals or not key.strip():
+    if not equals or not key.strip() or "\n" in text:
         raise ExperimentError(f"--set {text}: expected key=value, such as --set method.client_epochs=2")
     try:
         return key.strip(), tomllib.loads(f"value = {value}")["value"]
@@ -314,7 +325,7 @@ def _read(kind: type[T], table: Any, where: str) -> T:
         return kind(**values)
     except ExperimentError as error:
         raise ExperimentError(f"[{where}] {error}" if where else str(error)) from None
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise ExperimentError(f"[{where}] {error}") from None
 
 
@@ -322,9 +333,13 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return value
-    if isinstance(hint, types.UnionType):
+    if origin in (types.UnionType, typing.Union):
         wrong = None
-        for option in arguments:
+
+        def comes_late(option: Any) -> bool:  # a list is tried as a list first: the error then names its wrong item
+            return isinstance(value, list) and typing.get_origin(option) is not tuple
+
+        for option in sorted(arguments, key=comes_late):
             if option is type(None):
                 continue
             try:
@@ -363,11 +378,6 @@ def _said(value: Any) -> str:
         if value in (True, False)
         else f"{value}"
     )
-
-
-def _at_least(name: str, value: int, least: int) -> None:
-    if value < least:
-        raise ExperimentError(f"{name} is {value}; at least {least} is expected")
 
 
 def _device(name: str) -> torch.device:

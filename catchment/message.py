@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import re
 import types
 import typing
 from dataclasses import dataclass, field
@@ -58,7 +59,7 @@ class Message:
     def header(self, envelope: str) -> str:
         """The safetensors header, padded so that every tensor is aligned."""
         text = (
-            f'{{"__metadata__":{{"catchment":"{WIRE_VERSION}","envelope":"{envelope}",'
+            f'{{"__metadata__":{{"catchment":"{WIRE_VERSION}","envelope":{json.dumps(envelope)},'
             f'"scalars":{self.scalar_text}}}{self.layout.header}}}'
         )
         return text + " " * (-len(text) % 8)
@@ -89,10 +90,13 @@ class Message:
                 raise WireError(f'tensor "{name}" has dtype {spec["dtype"]}; known: {", ".join(_DTYPES)}')
             dtype = _DTYPES[spec["dtype"]]
             flat = torch.frombuffer(spec["data"], dtype=dtype) if spec["data"] else torch.empty(0, dtype=dtype)
-            tensors[name] = flat.reshape(spec["shape"])
+            try:
+                tensors[name] = flat.reshape(spec["shape"])
+            except (RuntimeError, TypeError, OverflowError):
+                raise WireError(f'tensor "{name}" has an impossible shape {spec["shape"]}') from None
         try:
             scalars = json.loads(metadata["scalars"])
-        except (KeyError, ValueError) as error:
+        except (KeyError, ValueError, RecursionError) as error:
             raise WireError(f"the scalars of a message cannot be read: {error}") from None
         if not isinstance(scalars, dict) or not all(isinstance(v, Scalar) for v in scalars.values()):
             raise WireError("the scalars of a message must be an object of plain values")
@@ -176,20 +180,23 @@ class Payload:
         """The flat form."""
         tensors: dict[str, Tensor] = {}
         scalars: dict[str, Scalar] = {}
-        for name, kind, _ in _fields(type(self)):
+        for name, kind, optional, scalar_types in _fields(type(self)):
             value = getattr(self, name)
-            if value is None:
+            if value is None and optional:
                 continue
             if kind == "tensor" and isinstance(value, Tensor):
                 tensors[name] = plain(value)
-            elif kind == "tensors" and isinstance(value, dict):
+            elif kind == "tensors" and isinstance(value, dict) and all(map(_is_entry, value.items())):
                 for key, tensor in value.items():
                     tensors[f"{name}/{key}"] = plain(tensor)
-            elif kind == "scalar" and isinstance(value, Scalar):
+                if not value:
+                    scalars[name] = EMPTY
+            elif kind == "scalar" and isinstance(value, Scalar) and isinstance(value, scalar_types):
                 scalars[name] = value
             else:
+                given = "None" if value is None else f"a {type(value).__name__}"
                 raise ProtocolError(
-                    f"{type(self).__name__}.{name} is a {type(value).__name__}; a payload field is declared and given "
+                    f"{type(self).__name__}.{name} is {given}; a payload field is declared and given "
                     "as a Tensor, a dict[str, Tensor], a bool, int, float or str, or None"
                 )
         return Message(tensors, scalars)
@@ -198,59 +205,70 @@ class Payload:
     def unpack(cls, message: Message) -> Self:
         """The payload back from its flat form; anything missing or left over is an error."""
         values: dict[str, Any] = {}
-        used = 0
-        for name, kind, optional in _fields(cls):
+        tensors, scalars = dict(message.tensors), dict(message.scalars)  # what is left to find a place for
+        for name, kind, optional, scalar_types in _fields(cls):
             value: Any = None
             if kind == "tensor":
-                value = message.tensors.get(name)
-                used += value is not None
+                value = tensors.pop(name, None)
             elif kind == "scalar":
-                value = message.scalars.get(name)
+                value = scalars.pop(name, None)
+                if value is not None and not isinstance(value, scalar_types):
+                    raise WireError(f"{cls.__name__}.{name} came as a {type(value).__name__}")
             else:
                 prefix = name + "/"
-                start = len(prefix)
-                value = {key[start:]: t for key, t in message.tensors.items() if key.startswith(prefix)}
-                used += len(value)
-                if not value and optional:
+                value = {key[len(prefix) :]: tensors.pop(key) for key in list(tensors) if key.startswith(prefix)}
+                if not value and scalars.pop(name, None) != EMPTY:
                     value = None
             if value is None and not optional:
                 raise WireError(f"{cls.__name__} needs {name}, which the message does not have")
             values[name] = value
-        if used != len(message.tensors):
-            known = {name for name, _, _ in _fields(cls)}
-            extra = sorted(key for key in message.tensors if key.partition("/")[0] not in known)
-            raise WireError(f"{cls.__name__} has no place for tensors {', '.join(extra)}")
+        for kind, rest in (("tensors", tensors), ("scalars", scalars)):
+            if rest:
+                raise WireError(f"{cls.__name__} has no place for {kind} {', '.join(sorted(rest))}")
         return cls(**values)
 
 
 PayloadType = TypeVar("PayloadType", bound=Payload)
+EMPTY = "{}"  # stands among the scalars for a dict without tensors, which is not None
 
 
-def _fields(kind: Any) -> tuple[tuple[str, str, bool], ...]:
-    """(name, "tensor" | "tensors" | "scalar", may be None) of every field of a payload class."""
+class Field(NamedTuple):
+    """A field of a payload class."""
+
+    name: str
+    kind: str  # "tensor", "tensors" or "scalar"
+    optional: bool  # may be None
+    types: tuple[type, ...] = ()  # of a scalar
+
+
+def _is_entry(item: tuple[Any, Any]) -> bool:
+    return isinstance(item[0], str) and isinstance(item[1], Tensor)
+
+
+def _fields(kind: Any) -> tuple[Field, ...]:
     return _FIELDS.get(kind) or _FIELDS.setdefault(kind, _find_fields(kind))
 
 
-_FIELDS: dict[Any, tuple[tuple[str, str, bool], ...]] = {}
+_FIELDS: dict[Any, tuple[Field, ...]] = {}
 
 
-def _find_fields(kind: Any) -> tuple[tuple[str, str, bool], ...]:
+def _find_fields(kind: Any) -> tuple[Field, ...]:
     if not dataclasses.is_dataclass(kind):
         raise ProtocolError(f"{kind.__name__} must be a dataclass: write @dataclass(frozen=True) above it")
     hints = typing.get_type_hints(kind)
-    return tuple((f.name, *_kind(kind, f.name, hints[f.name])) for f in dataclasses.fields(kind))
+    return tuple(_field(kind, f.name, hints[f.name]) for f in dataclasses.fields(kind))
 
 
-def _kind(owner: Any, name: str, hint: Any) -> tuple[str, bool]:
-    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+def _field(owner: Any, name: str, hint: Any) -> Field:
+    options = typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
     optional = type(None) in options
     options = tuple(option for option in options if option is not type(None))
     if options == (Tensor,):
-        return "tensor", optional
+        return Field(name, "tensor", optional)
     if options == (dict[str, Tensor],):
-        return "tensors", optional
+        return Field(name, "tensors", optional)
     if options and all(option in typing.get_args(Scalar) for option in options):
-        return "scalar", optional
+        return Field(name, "scalar", optional, (*options, int) if float in options else options)
     raise ProtocolError(
         f"{owner.__name__}.{name} is declared as {hint}; a payload field is a Tensor, a dict[str, Tensor], "
         "a bool, int, float or str, each possibly | None"
@@ -299,7 +317,7 @@ class Request(NamedTuple):
         body, envelope = Message.from_bytes(raw)
         try:
             numbers, purpose, handler = envelope.split(":")
-            if len(numbers) != 56:
+            if not re.fullmatch("[0-9a-f]{56}", numbers):
                 raise ValueError("seven numbers expected")
             client, round_, turn, sequence, life, start, base = (int(numbers[i : i + 8], 16) for i in range(0, 56, 8))
         except ValueError as error:
@@ -339,7 +357,7 @@ class Response(NamedTuple):
         """A response from its wire form."""
         body, envelope = Message.from_bytes(raw)
         try:
-            if len(envelope) != 45:
+            if not re.fullmatch("[0-9a-f]{45}", envelope):
                 raise ValueError("four numbers and a flag expected")
             bounds = ((0, 8), (8, 16), (16, 32), (32, 44), (44, 45))
             client, sequence, macs, microseconds, flags = (int(envelope[a:b], 16) for a, b in bounds)

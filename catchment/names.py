@@ -29,7 +29,7 @@ def resolve(kind: str, name: str, builtin: Mapping[str, Any]) -> Any:
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        if error.name is None or not module_name.startswith(error.name):
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise ExperimentError(f'{kind} "{name}": importing {module_name} failed: {error}') from error
         raise ExperimentError(
             f'{kind} "{name}": there is no module "{module_name}" beside the experiment file or on the Python path'
@@ -41,8 +41,9 @@ def resolve(kind: str, name: str, builtin: Mapping[str, Any]) -> Any:
     try:
         return getattr(module, attribute)
     except AttributeError:
+        public = [known for known in vars(module) if not known.startswith("_")]
         raise ExperimentError(
-            f'{kind} "{name}": module {module_name} has no "{attribute}"; {did_you_mean(attribute, vars(module))}'
+            f'{kind} "{name}": module {module_name} has no "{attribute}"; {did_you_mean(attribute, public)}'
         ) from None
 
 

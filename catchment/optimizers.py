@@ -30,8 +30,13 @@ class OptimizerSettings:
     def __post_init__(self) -> None:
         if self.name not in NAMES:
             raise ExperimentError(f'unknown optimizer "{self.name}"; {did_you_mean(self.name, NAMES)}')
-        if not self.lr > 0:
+        if not 0 < self.lr < float("inf"):
             raise ExperimentError(f"optimizer lr is {self.lr}; a number above 0 is expected")
+        for name in ("weight_decay", "momentum"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise ExperimentError(f"optimizer {name} is {getattr(self, name)}; 0 or more is expected")
+        if self.name == "sgd" and self.nesterov and not self.momentum:
+            raise ExperimentError("optimizer nesterov needs momentum; set it, such as momentum = 0.9")
         if self.batch_size < 1:
             raise ExperimentError(f"optimizer batch_size is {self.batch_size}; at least 1 is expected")
         if self.name != "sgd" and (self.momentum or self.nesterov):

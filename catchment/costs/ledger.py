@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -52,8 +53,12 @@ class Ledger:
 
     def close_round(self) -> list[dict[str, Any]]:
         """The entries of the round, in an order that does not depend on arrival; a new round begins."""
-        rows = [entry.as_json() for entry in self._entries.values()]
+        merged: dict[tuple[str, str, Layout, int], Entry] = {}
+        for entry in self._entries.values():  # equal layouts are mostly, not always, one object
+            key = (entry.direction, entry.purpose, entry.layout, entry.framing)
+            merged.setdefault(key, dataclasses.replace(entry, clients=[])).clients.extend(entry.clients)
         self._entries = {}
+        rows = [entry.as_json() for entry in merged.values()]
         for row in rows:
             row["clients"].sort()
         return sorted(rows, key=lambda row: (row["direction"], row["purpose"], row["clients"], str(row["tensors"])))

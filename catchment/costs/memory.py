@@ -27,9 +27,10 @@ class PeakMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._now = 0
 
     def __torch_dispatch__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = {leaf.untyped_storage() for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
         result = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
-            if isinstance(leaf, Tensor):
+            if isinstance(leaf, Tensor) and leaf.untyped_storage() not in given:  # a view makes no storage
                 self._see(leaf.untyped_storage())
         return result
 

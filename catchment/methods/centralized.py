@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from catchment.client import Client
 from catchment.data import Samples
-from catchment.errors import ModelError
+from catchment.errors import ModelError, at_least
 from catchment.fleet import Fleet
 from catchment.message import Payload
 from catchment.method import Method, Metrics, on_client
@@ -59,6 +59,10 @@ class Centralized(Method[State]):
     model: Literal["client", "server"] = "client"
     client_epochs: int = 1
     server_epochs: int = 1
+
+    def __post_init__(self) -> None:
+        at_least("client_epochs", self.client_epochs, 1)
+        at_least("server_epochs", self.server_epochs, 1)
 
     def check(self, world: World) -> None:
         """One model, and one that takes images."""

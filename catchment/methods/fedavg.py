@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 
 from catchment.client import Client
+from catchment.errors import at_least
 from catchment.fleet import Fleet
 from catchment.method import Method, Metrics, on_client
 from catchment.server import Server
@@ -27,6 +28,9 @@ class FedAvg(Method[GlobalState]):
     """Federated averaging."""
 
     client_epochs: int = 1
+
+    def __post_init__(self) -> None:
+        at_least("client_epochs", self.client_epochs, 1)
 
     def check(self, world: World) -> None:
         """Weights can be averaged only if all clients have one architecture."""

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from catchment.client import Client
 from catchment.data import Batch
+from catchment.errors import at_least
 from catchment.fleet import Fleet
 from catchment.losses import squared_distance
 from catchment.method import Method, Metrics, on_client
@@ -30,6 +31,9 @@ class FedProx(Method[GlobalState]):
 
     client_epochs: int = 1
     mu: float = 0.01
+
+    def __post_init__(self) -> None:
+        at_least("client_epochs", self.client_epochs, 1)
 
     def check(self, world: World) -> None:
         """Weights can be averaged only if all clients have one architecture."""

@@ -14,6 +14,7 @@ from typing import ClassVar
 import torch.nn.functional as F
 
 from catchment.client import Client
+from catchment.errors import at_least
 from catchment.fleet import Fleet
 from catchment.message import Payload
 from catchment.method import Method, Metrics, on_client
@@ -53,6 +54,9 @@ class Standalone(Method[State]):
 
     persistent: ClassVar[tuple[str, ...]] = ("model", "optimizer")
     client_epochs: int = 1
+
+    def __post_init__(self) -> None:
+        at_least("client_epochs", self.client_epochs, 1)
 
     def init(self, server: Server) -> State:
         """Nothing."""

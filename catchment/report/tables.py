@@ -14,6 +14,8 @@ from rich.text import Text
 from catchment.report.reading import Record, RunFiles, labels
 from catchment.report.showing import MISSING, human_bytes, human_seconds, percent, printable
 
+EVALUATION = "bytes to evaluate"
+
 
 @dataclass(frozen=True)
 class Column:
@@ -25,33 +27,38 @@ class Column:
 
 
 def summary_columns(runs: Sequence[RunFiles]) -> list[Column]:
-    """What every form of the summary shows."""
+    """What every form of the summary shows; columns that would tell nothing are left out."""
     outcomes = [run.outcome for run in runs]
     sizes = [outcome["bytes"] for outcome in outcomes]
+    evaluation = Column(EVALUATION, [human_bytes(size["evaluation"]) for size in sizes])
+    method = Column("method", [printable(run.method) for run in runs], numeric=False)
     columns = [
         Column("run", [printable(label) for label in labels(runs)], numeric=False),
-        Column("method", [printable(run.method) for run in runs], numeric=False),
+        *([] if all(run.method == run.name for run in runs) else [method]),
         Column("accuracy %", [percent(outcome["accuracy"]) for outcome in outcomes]),
         Column("clients %", [_spread(outcome) for outcome in outcomes]),
         Column("rounds", [f"{run.done}" if run.result else f"{run.done} of {run.planned}" for run in runs]),
         Column("bytes up", [human_bytes(size["up"]) for size in sizes]),
         Column("bytes down", [human_bytes(size["down"]) for size in sizes]),
-        Column("bytes to evaluate", [human_bytes(size["evaluation"]) for size in sizes]),
+        *([evaluation] if any(size["evaluation"] for size in sizes) else []),
         Column("wall time", [human_seconds(outcome["seconds"]) for outcome in outcomes]),
     ]
     if any(outcome["virtual_seconds"] for outcome in outcomes):
         columns.append(Column("virtual time", [human_seconds(outcome["virtual_seconds"]) for outcome in outcomes]))
-    events = [f"{outcome['lost']}, {outcome['late']}, {outcome['failed']}" for outcome in outcomes]
-    return [*columns, Column("lost, late, failed", events)]
+    if any(outcome["lost"] or outcome["late"] or outcome["failed"] for outcome in outcomes):
+        events = [f"{outcome['lost']}, {outcome['late']}, {outcome['failed']}" for outcome in outcomes]
+        columns.append(Column("lost, late, failed", events))
+    return columns
 
 
 def summary_table(runs: Sequence[RunFiles]) -> Table:
-    """The summary for a terminal."""
+    """The summary for a terminal, which has room for less: the bytes of evaluation are in the report."""
     table = Table(box=box.SIMPLE, padding=0, show_edge=False)
-    columns = summary_columns(runs)
+    columns = [column for column in summary_columns(runs) if column.title != EVALUATION]
     for column in columns:
         justify: Literal["right", "left"] = "right" if column.numeric else "left"
-        table.add_column(column.title.replace(" ", "\n"), justify=justify, vertical="bottom", overflow="fold")
+        heading = column.title.replace(" ", "\n")
+        table.add_column(heading, justify=justify, vertical="bottom", overflow="fold", min_width=_width(column))
     for cells in zip(*(column.cells for column in columns)):
         table.add_row(*(Text(cell) for cell in cells))
     return table
@@ -75,6 +82,11 @@ def _spread(outcome: Record) -> str:
     accuracy = outcome["clients"]["accuracy"]
     low, high = percent(accuracy["min"]), percent(accuracy["max"])
     return low if low == high else f"{low} \N{EN DASH} {high}"
+
+
+def _width(column: Column) -> int:
+    """Numbers are never broken, names may be."""
+    return max(len(cell) for cell in (*column.title.split(), *column.cells)) if column.numeric else 12
 
 
 def _markdown(text: str) -> str:

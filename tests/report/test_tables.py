@@ -65,10 +65,11 @@ def test_numbers(runs):
     ]
 
 
-def test_the_terminal_shows_the_same(runs):
+def test_the_terminal_shows_the_same_but_the_bytes_of_evaluation(runs):
     text = shown(summary_table(runs))
     for row in cells(markdown_table(runs)):
         line = next(line for line in text.splitlines() if line.startswith(row["run"]))
+        del row["bytes to evaluate"]  # no room for it
         assert line.split() == " ".join(row.values()).split()
 
 

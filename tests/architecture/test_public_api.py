@@ -1,0 +1,67 @@
+"""The public names: what people may rely on."""
+
+import inspect
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import catchment
+
+PUBLIC = [
+    "Batch",
+    "CatchmentError",
+    "Client",
+    "Dataset",
+    "Device",
+    "Experiment",
+    "Fleet",
+    "Message",
+    "Method",
+    "Metrics",
+    "Normalisation",
+    "Payload",
+    "Reply",
+    "RunError",
+    "Samples",
+    "Server",
+    "SplitModel",
+    "UserError",
+    "Weights",
+    "fit",
+    "on_client",
+    "resume",
+    "run",
+]
+
+
+def test_the_public_names_are_these_and_sorted():
+    assert catchment.__all__ == PUBLIC
+    assert sorted(PUBLIC) == PUBLIC
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_a_public_name_is_there_and_explains_itself(name):
+    assert inspect.getdoc(getattr(catchment, name))
+
+
+@pytest.mark.parametrize("name", [name for name in PUBLIC if name != "Weights"])
+def test_a_public_name_has_words_of_its_own(name):
+    """Not those it inherits, nor those that dataclasses and named tuples make up."""
+    thing = getattr(catchment, name)
+    text = vars(thing).get("__doc__") if inspect.isclass(thing) else thing.__doc__
+    assert text
+    assert not text.startswith(f"{name}(")
+
+
+@pytest.mark.parametrize("name", [name for name in PUBLIC if inspect.isclass(getattr(catchment, name))])
+def test_what_a_public_class_offers_is_explained(name):
+    for member, value in vars(getattr(catchment, name)).items():
+        function = value.__func__ if isinstance(value, classmethod | staticmethod) else value
+        if not member.startswith("_") and (inspect.isfunction(function) or isinstance(value, property)):
+            assert function.__doc__, member
+
+
+def test_the_version_is_that_of_the_package():
+    pyproject = Path(catchment.__file__).parents[1] / "pyproject.toml"
+    assert catchment.__version__ == tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]["version"]
