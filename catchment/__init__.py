@@ -1,10 +1,8 @@
 """Catchment: federated learning of large models from weak devices."""
 
-import os
+from catchment.process import set_up
 
-# Read when PyTorch is first imported: idle OpenMP threads sleep instead of spinning. Spinning ones take the cores
-# from the workers and from other processes, which slows small models down by ten times and more.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+set_up()  # before PyTorch is imported
 
 from catchment.client import Client
 from catchment.data import Batch, Dataset, Normalisation, Samples

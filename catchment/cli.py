@@ -79,8 +79,18 @@ def check(file: File, settings: Settings = None) -> None:
 
 
 @app.command("list")
-def list_names() -> None:
-    """List the names that an experiment can use."""
+def list_names(
+    directory: Annotated[Path | None, typer.Argument(help="List the runs below this directory instead.")] = None,
+) -> None:
+    """List the names that an experiment can use, or the runs below a directory."""
+    if directory is not None:
+        found = sorted(
+            path.parent for path in directory.rglob("experiment.toml") if (path.parent / "rounds.jsonl").exists()
+        )
+        if not found:
+            raise UserError(f"there is no run below {directory}")
+        console.print(summary_table([RunFiles.read(path) for path in found]))
+        return
     table = Table("key", "names", title="Every name may also be your own: package.module:attribute")
     table.add_row("method.name", ", ".join(sorted(METHODS)))
     table.add_row("models.client, models.server", ", ".join(models.MODELS))

@@ -254,9 +254,7 @@ class Experiment:
             device=_device(self.device),
         )
         check_augmentations(d.augment)
-        servers = () if world.server_model is None else (world.server_architecture,)
-        for architecture in dict.fromkeys((*world.client_architectures, *servers)):
-            _ = architecture.probe
+        world.check_models()
         world.method.check(world)
         return world
 

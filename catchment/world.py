@@ -141,6 +141,18 @@ class World:
             shape = models.feature_shape(edge.build(), edge.shape)  # type: ignore[assignment]
         return self._architecture(self.server_model, shape)
 
+    def check_models(self) -> None:
+        """Try every model; a server half must take the features of every client's extractor."""
+        for architecture in dict.fromkeys(self.client_architectures):
+            _ = architecture.probe
+        if self.server_model is None:
+            return
+        server = self.server_architecture
+        if models.is_half(server.name):
+            for edge in dict.fromkeys(self.client_architectures):
+                models.check_pair(edge.build(), server.build(), edge.shape, self.classes, edge.name, server.name)
+        _ = server.probe
+
     def one_architecture(self, method: str) -> Architecture:
         """The single architecture of all clients, for methods that average weights."""
         if len(set(self.client_models)) > 1:

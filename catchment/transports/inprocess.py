@@ -170,8 +170,11 @@ class InProcess(Transport):
         return self._local.workbench  # type: ignore[no-any-return]
 
 
+SHORT = 0.003  # seconds; for shorter work, threads cost more than they bring, as they pass one interpreter around
+
+
 class _Lane:
-    """Requests served in order, at most `ahead` of them before they are wanted."""
+    """Requests served in order, at most `ahead` of them before they are wanted; short ones by the caller itself."""
 
     def __init__(
         self, serve: Callable[[Request], Response], pool: ThreadPoolExecutor | None, ahead: int | None
@@ -181,6 +184,7 @@ class _Lane:
         self._ahead = ahead
         self._waiting: deque[Request] = deque()
         self._begun: deque[tuple[Request, Future[Response]]] = deque()
+        self._recent: deque[float] = deque([SHORT], maxlen=8)  # seconds of work
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._begun)
@@ -196,17 +200,19 @@ class _Lane:
 
     def next(self) -> tuple[Request, Response]:
         """The oldest request with its response; waits for it."""
-        if self._pool is None:
+        if self._begun:
+            request, future = self._begun[0]
+            response = future.result()
+            self._begun.popleft()
+        else:
             request = self._waiting.popleft()
-            return request, self._serve(request)
-        request, future = self._begun[0]
-        response = future.result()
-        self._begun.popleft()
+            response = self._serve(request)
+        self._recent.append(response.seconds)
         self._feed()
         return request, response
 
     def _feed(self) -> None:
-        if self._pool is None:
+        if self._pool is None or min(self._recent) < SHORT:
             return
         while self._waiting and (self._ahead is None or len(self._begun) < self._ahead):
             request = self._waiting.popleft()
