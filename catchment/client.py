@@ -85,7 +85,7 @@ class Client:
                 normalise=world.normalise,
                 seed=self.seed("shuffle", epoch) if shuffle else None,
                 augment=world.augment if augment else (),
-                augment_seed=derive(world.seed, "augment", self.id, self.round, epoch),
+                augment_seed=derive(world.seed, "augment", self.id, self.round, epoch) if world.augment else 0,
                 channels_last=world.client_architecture(self.id).probe.spatial,
             )
             for batch in islice(epoch_batches, self._workbench.batches):

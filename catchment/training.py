@@ -15,10 +15,12 @@ Weights = dict[str, Tensor]  # the state dict of a module: parameters and buffer
 
 def fit(optimizer: torch.optim.Optimizer, batches: Iterable[Batch], loss: Callable[[Batch], Tensor]) -> float:
     """One step a batch; the mean loss. A loss that is not finite raises `Diverged`."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     total: Tensor | float = 0.0
     steps = 0
     for batch in batches:
-        optimizer.zero_grad(set_to_none=True)
+        for parameter in parameters:  # zero_grad() in a fraction of its time, which counts for tiny models
+            parameter.grad = None
         value = loss(batch)
         value.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
