@@ -8,7 +8,8 @@ import os
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -89,13 +90,11 @@ class _Run:
 
     def go(self) -> Record:
         """All remaining rounds, then the result."""
-        try:
+        with _alone(self.directory), closing(self.transport):
             state, done = self._restore(self.method.init(self.server))
             for number in range(done + 1, self.experiment.rounds + 1):
                 self._round(number, state)
             return self._finish(state)
-        finally:
-            self.transport.close()
 
     def _restore(self, state: Any) -> tuple[Any, int]:
         """State and round of the last checkpoint; what was given and 0 if there is none."""
@@ -227,6 +226,25 @@ class _Run:
             "test": len(division.test),
             "public": 0 if division.public is None else len(division.public),
         }
+
+
+@contextmanager
+def _alone(directory: Path | None) -> Iterator[None]:
+    """Refuse a second process on one run directory; the lock goes with the process, however it ends."""
+    if directory is None or os.name != "posix":
+        yield
+        return
+    import fcntl
+
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"{directory} is in use: another process is running it") from None
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def fingerprint(state: Any) -> str:

@@ -113,3 +113,13 @@ def test_events_say_who_was_lost_and_why(tmp_path):
     events = [event for record in seen for event in record["events"]]
     assert result["lost"] == len(events) > 0
     assert {event["why"] for event in events} == {"the device crashed (injected)"}
+
+
+def test_a_second_process_on_one_run_is_refused(tmp_path):
+    def intrude(record):
+        if record["round"] == 2:
+            with pytest.raises(UserError, match="is in use: another process is running it"):
+                catchment.resume(tmp_path / "run")
+
+    result = catchment.run(experiment("fedavg", rounds=3), out=tmp_path / "run", observe=intrude)
+    assert result["fingerprint"] == catchment.run(experiment("fedavg", rounds=3))["fingerprint"]
