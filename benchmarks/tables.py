@@ -69,10 +69,10 @@ def main() -> None:
     page = PAGE.read_text()
     for name in sys.argv[1:] or TABLES:
         text = TABLES[name](json.loads((RESULTS / f"{name}.json").read_text()))
-        pattern = re.compile(rf"(<!-- {name} -->\n).*?(\n<!-- /{name} -->)", re.DOTALL)
+        pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
         if not pattern.search(page):
             sys.exit(f"docs/results.md has no place for {name}: <!-- {name} --> ... <!-- /{name} -->")
-        page = pattern.sub(lambda match, text=text: match[1] + text + match[2], page)
+        page = pattern.sub(lambda match, text=text: match[1] + text + "\n" + match[2], page)
     PAGE.write_text(page)
 
 

@@ -193,7 +193,7 @@ class _Run:
             "failed": counts.failed,
             "costs": self._costs(),
             "data": self._data(),
-            "fingerprint": fingerprint(state),
+            "fingerprint": fingerprint(state, {key: final.get(key) for key in ("accuracy", "server", "clients")}),
         }
         if self.directory is not None:
             write_atomically(self.directory / "result.json", (json.dumps(result, indent=2) + "\n").encode())
@@ -247,11 +247,12 @@ def _alone(directory: Path | None) -> Iterator[None]:
         os.close(descriptor)
 
 
-def fingerprint(state: Any) -> str:
-    """A short hash of everything a server remembers: equal for runs that did exactly the same."""
+def fingerprint(state: Any, measured: Record) -> str:
+    """A short hash of all that the server remembers and of what it measured last: equal for runs that did the same."""
     tensors: dict[str, Tensor] = {}
     form = flatten(state, "state", tensors)
-    return hashlib.sha256(Message(tensors, {"form": json.dumps(form)}).to_bytes()).hexdigest()[:16]
+    text = json.dumps([form, measured])
+    return hashlib.sha256(Message(tensors, {"form": text}).to_bytes()).hexdigest()[:16]
 
 
 def _measured(metrics: Metrics | None) -> Mapping[str, Any]:
