@@ -181,8 +181,11 @@ def _show(directories: list[Path], out: Path | None = None) -> None:
 
 def _models_table(world: World) -> Table:
     table = Table("model", "where", "parameters", "MACs a sample", title="Models")
-    rows = [(a, f"clients ({world.client_models.count(a.name)} of {len(world.client_models)} in turn)")
-            for a in dict.fromkeys(world.client_architectures)]  # fmt: skip
+    dealt = world.client_models
+    rows = [
+        (architecture, "clients" if len(dealt) == 1 else f"{dealt.count(architecture.name)} of {len(dealt)} clients")
+        for architecture in dict.fromkeys(world.client_architectures)
+    ]
     if world.server_model is not None:
         rows.append((world.server_architecture, "server"))
     for architecture, where in rows:

@@ -7,11 +7,11 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
-from worlds_by_hand import world
+from worlds_by_hand import HandlersOnly, world
 
 from catchment.client import Versions, Workbench, serve, state_from_message, state_to_message
 from catchment.message import Message, Payload, Request
-from catchment.method import Method, Metrics, on_client
+from catchment.method import on_client
 
 CLIENTS = [([[1.0, 0.0]] * 4, [0, 1, 0, 1]), ([[0.0, 2.0]] * 3, [1] * 3)]
 
@@ -27,17 +27,8 @@ class Out(Payload):
 
 
 @dataclass(frozen=True)
-class Mischief(Method[None]):
+class Mischief(HandlersOnly):
     persistent: ClassVar[tuple[str, ...]] = ("kept",)
-
-    def init(self, server):
-        return None
-
-    def round(self, server, state, fleet):
-        return None
-
-    def evaluate(self, server, state, fleet):
-        return Metrics(0.0)
 
     @on_client
     def own_memory(self, client, request: In) -> Out:

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 import pytest
 import torch
 from torch import Tensor
+from worlds_by_hand import HandlersOnly
 
 from catchment.costs.ledger import Ledger
 from catchment.errors import ProtocolError, RunError
 from catchment.fleet import Fleet
 from catchment.message import Message, Payload, Response
-from catchment.method import Method, Metrics, on_client
+from catchment.method import on_client
 from catchment.transports.fake import Fake
 
 
@@ -27,16 +28,7 @@ class Answer(Payload):
 
 
 @dataclass(frozen=True)
-class Quiz(Method[None]):
-    def init(self, server):
-        return None
-
-    def round(self, server, state, fleet):
-        return None
-
-    def evaluate(self, server, state, fleet):
-        return Metrics(0.0)
-
+class Quiz(HandlersOnly):
     @on_client
     def answer(self, client, request: Question) -> Answer:
         raise AssertionError("the fake transport answers")

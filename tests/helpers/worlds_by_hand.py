@@ -8,9 +8,22 @@ import torch
 from torch import Tensor, nn
 
 from catchment.data import Dataset, Division, divide
-from catchment.method import Method
+from catchment.method import Method, Metrics
 from catchment.optimizers import OptimizerSettings
 from catchment.world import World
+
+
+class HandlersOnly(Method[None]):
+    """A method for its client handlers' sake."""
+
+    def init(self, server):
+        return None
+
+    def round(self, server, state, fleet):
+        return None
+
+    def evaluate(self, server, state, fleet):
+        return Metrics(0.0)
 
 
 def linear(shape, classes):

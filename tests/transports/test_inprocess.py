@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 from worlds import experiment
-from worlds_by_hand import world
+from worlds_by_hand import HandlersOnly, world
 
 import catchment
 from catchment.errors import ExperimentError
 from catchment.message import Message, Payload, Request
-from catchment.method import Method, Metrics, on_client
+from catchment.method import on_client
 from catchment.transports.devices import DEVICES, Device, Faults
 from catchment.transports.inprocess import InProcess
 
@@ -30,16 +30,7 @@ class Nothing(Payload):
 
 
 @dataclass(frozen=True)
-class Echo(Method[None]):
-    def init(self, server):
-        return None
-
-    def round(self, server, state, fleet):
-        return None
-
-    def evaluate(self, server, state, fleet):
-        return Metrics(0.0)
-
+class Echo(HandlersOnly):
     @on_client
     def echo(self, client, request: Nothing) -> Nothing:
         SERVED.append((client.id, torch.get_num_threads()))
