@@ -59,7 +59,13 @@ class Client:
 
     def model(self, weights: Mapping[str, Tensor] | None = None) -> nn.Module:
         """The client's model in training mode, with these weights; without any, with the first weights of the run."""
-        architecture = self.world.client_architecture(self.id)
+        return self._module(self.world.client_architecture(self.id), weights)
+
+    def server_model(self, weights: Mapping[str, Tensor]) -> nn.Module:
+        """The server's model with these weights, for clients that run it."""
+        return self._module(self.world.server_architecture, weights)
+
+    def _module(self, architecture: Architecture, weights: Mapping[str, Tensor] | None) -> nn.Module:
         made = self._workbench.made(architecture)
         load_weights(made.tensors, architecture.probe.initial if weights is None else weights, architecture.name)
         for parameter in made.parameters:

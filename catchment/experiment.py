@@ -33,6 +33,7 @@ from catchment.world import World
 METHODS = {
     "centralized": "catchment.methods.centralized:Centralized",
     "fedavg": "catchment.methods.fedavg:FedAvg",
+    "fedgkt": "catchment.methods.fedgkt:FedGKT",
     "fedprox": "catchment.methods.fedprox:FedProx",
     "standalone": "catchment.methods.standalone:Standalone",
 }

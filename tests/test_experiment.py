@@ -445,7 +445,7 @@ def test_a_wrong_item_of_a_list_is_named_where_a_text_is_possible_too():
     ("key", "value", "text"),
     [
         ("method.name", "fedvg", 'unknown method "fedvg"; did you mean "fedavg"?'),
-        ("method.name", "zzz", 'unknown method "zzz"; known: centralized, fedavg, fedprox, standalone'),
+        ("method.name", "zzz", 'unknown method "zzz"; known: centralized, fedavg, fedgkt, fedprox, standalone'),
         ("optimizer.client.name", "adm", '[optimizer.client] unknown optimizer "adm"; did you mean "adam"?'),
         ("wire.codecs", ["int8"], 'unknown codec "int8" in wire.codecs; known: none'),
     ],

@@ -20,10 +20,11 @@ CASES = {
     "standalone": {"rounds": 20, "checkpoint": {"every": 3}, **TROUBLE},
     "transfer": {"rounds": 15, **PHONES},
     "split": {"rounds": 12, **TROUBLE},
+    "fedgkt, asynchronous": {"rounds": 12, **PHONES},
     "centralized": {"rounds": 20},
     "broadcast": {"rounds": 20, "workers": 2, "participation": {"fraction": 0.4}},
 }
-KILLS_EACH = 5  # 30 in all
+KILLS_EACH = 5  # 35 in all
 
 
 def begin(name: str, settings: dict, out: str) -> None:

@@ -14,6 +14,12 @@ METHODS: dict[str, dict[str, Any]] = {
     "fedprox": {"method": {"name": "fedprox", "mu": 0.1}},
     "standalone": {"method": {"name": "standalone"}, "models": {"client": ["mlp", "cnn"]}},
     "centralized": {"method": {"name": "centralized"}},
+    "fedgkt": {"method": {"name": "fedgkt", "server_epochs": 2}, "models": {"client": "cnn", "server": "resnet10"}},
+    "fedgkt, asynchronous": {
+        "method": {"name": "fedgkt", "asynchronous": True, "distill": "server-to-edge"},
+        "models": {"client": ["cnn", "resnet4"], "server": "resnet10"},
+        "data": {"augment": ["crop", "flip"]},
+    },
     "transfer": {"method": {"name": "sketches:Transfer"}, "models": {"client": "cnn", "server": "resnet10"}},
     "selective": {"method": {"name": "sketches:Selective"}, "data": {"public": 0.3}},
     "broadcast": {"method": {"name": "sketches:Broadcast"}, "models": {"client": ["mlp", "cnn"]}},
