@@ -75,15 +75,17 @@ def processes():
 def test_killed_at_random_moments_and_resumed(name, tmp_path, processes):
     settings = CASES[name]
     whole, broken = tmp_path / "whole", tmp_path / "broken"
+    began = time.monotonic()
     live(processes, name, settings, whole)
+    round_length = (time.monotonic() - began) / settings["rounds"]
     moments = random.Random(name)
     for _ in range(KILLS_EACH):
         process = processes.Process(target=begin, args=(name, settings, str(broken)))
         process.start()
-        goal = rounds_done(broken) + moments.choice([0, 1, 1, 2])
+        goal = rounds_done(broken) + moments.choice([0, 1, 1])
         while rounds_done(broken) < goal and process.is_alive():
             time.sleep(0.001)
-        time.sleep(moments.uniform(0, 0.05))  # anywhere in a round, or in writing its checkpoint
+        time.sleep(moments.uniform(0, round_length))  # anywhere in a round, or in writing its checkpoint
         assert process.is_alive(), "the run ended before it could be killed: give it more rounds"
         process.kill()
         process.join()

@@ -177,9 +177,8 @@ def test_unavailable_devices_are_not_on_the_roster():
 def test_closing_stops_work_after_the_batch_it_is_in():
     transport = InProcess(WORLD, workers=2)
     transport.push([request(0, "forever"), request(1, "forever")])
-    began = time.monotonic()
-    transport.close()
-    assert time.monotonic() - began < 5
+    transport.close()  # would wait for ever
+    assert not any(thread.name.startswith("client") for thread in threading.enumerate())
 
 
 def test_modules_are_built_once_a_worker(monkeypatch):
