@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,7 +32,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-console = Console()
+console = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120)
 errors = Console(stderr=True)
 
 File = Annotated[Path, typer.Argument(help="An experiment in TOML.")]
@@ -89,7 +90,7 @@ def list_names(
         )
         if not found:
             raise UserError(f"there is no run below {directory}")
-        console.print(summary_table([RunFiles.read(path) for path in found]))
+        console.print(summary_table([RunFiles.read(path) for path in found], console.width))
         return
     table = Table("key", "names", title="Every name may also be your own: package.module:attribute")
     table.add_row("method.name", ", ".join(sorted(METHODS)))
@@ -174,7 +175,7 @@ def _progress(experiment: Experiment, directory: Path) -> Iterator[Observer]:
 def _show(directories: list[Path], out: Path | None = None) -> None:
     """The result table and the path of the report."""
     files = [RunFiles.read(directory) for directory in directories]
-    console.print(summary_table(files))
+    console.print(summary_table(files, console.width))
     path = write_report(directories, out or directories[0] / "report.html")
     console.print(f"report: {path}", highlight=False, soft_wrap=True)
 

@@ -51,14 +51,21 @@ def summary_columns(runs: Sequence[RunFiles]) -> list[Column]:
     return columns
 
 
-def summary_table(runs: Sequence[RunFiles]) -> Table:
-    """The summary for a terminal, which has room for less: the bytes of evaluation are in the report."""
-    table = Table(box=box.SIMPLE, padding=0, show_edge=False)
+def summary_table(runs: Sequence[RunFiles], width: int = 120) -> Table:
+    """The summary for a terminal of some width; the bytes of evaluation are only in the report.
+
+    Names are folded first; numbers are broken only where the terminal is too narrow for them.
+    """
     columns = [column for column in summary_columns(runs) if column.title != EVALUATION]
-    for column in columns:
+    widths = [_width(column) for column in columns]
+    fits = sum(widths) + len(widths) <= width
+    table = Table(box=box.SIMPLE, padding=0, show_edge=False)
+    for column, least in zip(columns, widths):
         justify: Literal["right", "left"] = "right" if column.numeric else "left"
         heading = column.title.replace(" ", "\n")
-        table.add_column(heading, justify=justify, vertical="bottom", overflow="fold", min_width=_width(column))
+        table.add_column(
+            heading, justify=justify, vertical="bottom", overflow="fold", min_width=least if fits else None
+        )
     for cells in zip(*(column.cells for column in columns)):
         table.add_row(*(Text(cell) for cell in cells))
     return table
@@ -86,7 +93,7 @@ def _spread(outcome: Record) -> str:
 
 def _width(column: Column) -> int:
     """Numbers are never broken, names may be."""
-    return max(len(cell) for cell in (*column.title.split(), *column.cells)) if column.numeric else 12
+    return max(len(cell) for cell in (*column.title.split(), *column.cells)) if column.numeric else 8
 
 
 def _markdown(text: str) -> str:
