@@ -14,7 +14,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,7 +29,6 @@ from catchment.transports.base import Snapshot
 KEPT = 2
 ROUND_FILES = f"round-{'[0-9]' * 6}.safetensors"
 MOST_CLIENT_FILES = 8  # then all client states are written into one file again
-T = TypeVar("T")
 
 
 # ---- files ------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import re
 import types
 import typing
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self
 
 import safetensors
 import torch
@@ -241,7 +241,6 @@ class Payload:
         return cls(**values)
 
 
-PayloadType = TypeVar("PayloadType", bound=Payload)
 EMPTY = "{}"  # stands among the scalars for a dict without tensors, which is not None
 
 

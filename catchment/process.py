@@ -13,8 +13,7 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # values of M_TRIM_TH
 
 def set_up() -> None:
     """Threads that sleep while they wait, and memory that stays for the next batch."""
-    # Spinning OpenMP threads take the cores from workers and from other processes: small models become ten times
-    # slower beside a second process.
+    # Spinning OpenMP threads take the cores from workers and from other processes, and small models pay most for it.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if not any(name.startswith(("MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD")) for name in os.environ):
         keep_freed_memory()
@@ -24,7 +23,7 @@ def keep_freed_memory() -> bool:
     """Do not hand freed memory back to the system; True if the C library (glibc) took it.
 
     glibc by default returns large blocks at once and fetches zeroed pages for the next batch, so that training a small
-    CNN spends up to a fifth of its time on page faults. One arena for all threads lets workers use each other's memory.
+    CNN spends much of its time on page faults. One arena for all threads lets workers use each other's memory.
     """
     mallopt = getattr(ctypes.CDLL(None) if os.name == "posix" else None, "mallopt", None)
     settings = ((_TRIM_THRESHOLD, 2**30), (_MMAP_THRESHOLD, 2**30), (_ARENA_MAX, 1))
