@@ -17,7 +17,7 @@ from catchment.errors import ExperimentError
 from catchment.message import Message, Payload, Request
 from catchment.method import on_client
 from catchment.transports.devices import DEVICES, Device, Faults
-from catchment.transports.inprocess import InProcess
+from catchment.transports.inprocess import SHORT, InProcess
 
 FOREVER = float("inf")
 SERVED: list[tuple[int, int]] = []
@@ -42,6 +42,16 @@ class Echo(HandlersOnly):
             HOLD.wait(10)
         SERVED.append((client.id, 0))
         return Nothing()
+
+    @on_client
+    def whose(self, client, request: Nothing) -> Nothing:
+        SERVED.append((client.id, threading.current_thread() is threading.main_thread()))
+        return Nothing()
+
+    @on_client
+    def whose_slowly(self, client, request: Nothing) -> Nothing:
+        time.sleep(2 * SHORT)
+        return self.whose(client, request)
 
     @on_client
     def train(self, client, request: Nothing) -> Nothing:
@@ -194,6 +204,18 @@ def test_modules_are_built_once_a_worker(monkeypatch):
         transport.pull(FOREVER)
     transport.close()
     assert 2 <= len(built) <= 5  # one probe, at most one a worker, one for the caller
+
+
+def test_short_work_is_done_by_the_caller_and_long_work_by_workers():
+    clients = world(Echo(), [([[1.0, 0.0]], [0])] * 40)
+    for handler, caller in (("whose", True), ("whose_slowly", False)):
+        SERVED.clear()
+        transport = InProcess(clients, workers=2)
+        transport.push([request(k, handler) for k in range(40)])
+        for _ in range(40):
+            transport.pull(FOREVER)
+        transport.close()
+        assert [by_caller for _, by_caller in SERVED[-10:]] == [caller] * 10, handler
 
 
 def test_bad_devices_and_faults_are_refused():
