@@ -8,6 +8,7 @@ from catchment.client import Client
 from catchment.data import Batch, Dataset, Normalisation, Samples
 from catchment.errors import CatchmentError, RunError, UserError
 from catchment.experiment import Experiment
+from catchment.finished import Run
 from catchment.fleet import Fleet, Reply
 from catchment.message import Message, Payload
 from catchment.method import Method, Metrics, on_client
@@ -33,6 +34,7 @@ __all__ = [
     "Normalisation",
     "Payload",
     "Reply",
+    "Run",
     "RunError",
     "Samples",
     "Server",

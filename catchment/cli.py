@@ -18,6 +18,7 @@ from rich.table import Table
 from catchment import __version__, data, models, optimizers
 from catchment.errors import CatchmentError, UserError
 from catchment.experiment import METHODS, Experiment, parse_setting
+from catchment.finished import Run
 from catchment.report import RunFiles, human_bytes, summary_table, write_report
 from catchment.run import Observer
 from catchment.run import resume as resume_run
@@ -113,6 +114,28 @@ def report(
 ) -> None:
     """Write an HTML report of one run, or of several side by side."""
     _show(directories, out)
+
+
+@app.command()
+def export(
+    directory: Annotated[Path, typer.Argument(help="The directory of a run.")],
+    client: Annotated[int | None, typer.Option(help="Whose model; the global or the server's if not given.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The file; model.safetensors or client-N.safetensors in the run if not given.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+) -> None:
+    """Write a model of a run as a safetensors file."""
+    done = Run(directory)
+    path = out or directory / ("model.safetensors" if client is None else f"client-{client}.safetensors")
+    model = done.export(path, client, force=force)
+    whose = "global or server model" if client is None else f"model of client {client}"
+    console.print(
+        f"{path}: {whose} after round {done.round} of {done.experiment.rounds}, "
+        f"{models.parameters(model):,} parameters, {human_bytes(path.stat().st_size)}",
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 @app.command()

@@ -9,10 +9,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from catchment.errors import ProtocolError
+from catchment.errors import ProtocolError, UserError
 from catchment.message import Payload
 
 if TYPE_CHECKING:
+    from torch import nn
+
+    from catchment.client import ClientState
     from catchment.fleet import Fleet
     from catchment.server import Server
     from catchment.world import World
@@ -40,6 +43,7 @@ class Method(ABC, Generic[State]):
     """
 
     persistent: ClassVar[tuple[str, ...]] = ()
+    takes_features: ClassVar[bool] = False  # the server's model goes on from the clients' features
 
     def check(self, world: World) -> None:
         """Refuse, before anything runs, a world in which this method cannot work."""
@@ -56,6 +60,19 @@ class Method(ABC, Generic[State]):
     @abstractmethod
     def evaluate(self, server: Server, state: State, fleet: Fleet) -> Metrics:
         """Measure without changing anything."""
+
+    def client_model(self, server: Server, state: State, client: int, kept: ClientState) -> nn.Module:
+        """The model that a client would deploy; `kept` is what the client remembers, empty if it was never asked.
+
+        Optional. The caller copies the module, so it may be one that is reused.
+        """
+        raise UserError(
+            f"{type(self).__name__} does not give clients a model of their own; a method does so with client_model"
+        )
+
+    def server_model(self, server: Server, state: State) -> nn.Module:
+        """The global model, or the server's own. Optional, and copied by the caller, as `client_model`."""
+        raise UserError(f"{type(self).__name__} has no model on the server; ask for that of a client")
 
 
 def on_client(function: Handler) -> Handler:

@@ -13,6 +13,8 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from catchment.cli import main
 
@@ -100,6 +102,32 @@ def test_report_compares_runs(finished):
     assert "fedprox" in page
 
 
+def test_export_writes_a_model_and_says_how_large_it_is(finished, here):
+    folder, _ = finished
+    done = here("export", "out", "--client", "3", "--out", "three.safetensors", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    # (64 + 1) * 16 + (16 + 1) * 10 = 1,210 parameters, 4 bytes each, and a header
+    assert re.fullmatch(
+        r"three\.safetensors: model of client 3 after round 3 of 3, 1,210 parameters, 5\.\d\d KiB\n", done.stdout
+    )
+    done = here("export", "out", cwd=folder)
+    assert done.stdout.startswith("out/model.safetensors: global or server model after round 3 of 3, 1,210 parameters")
+    three, whole = (load_file(folder / name) for name in ("three.safetensors", "out/model.safetensors"))
+    assert sum(tensor.numel() for tensor in three.values()) == 1210
+    assert all(torch.equal(tensor, whole[name]) for name, tensor in three.items())
+
+
+def test_export_replaces_a_file_only_by_force(finished, here):
+    folder, _ = finished
+    (folder / "mine.safetensors").write_text("mine")
+    done = here("export", "out", "--out", "mine.safetensors", cwd=folder)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: mine.safetensors is there already; choose another file")
+    assert (folder / "mine.safetensors").read_text() == "mine"
+    assert here("export", "out", "--out", "mine.safetensors", "--force", cwd=folder).returncode == 0
+    assert (folder / "mine.safetensors").stat().st_size > 4 * 1210
+
+
 def test_list_names_what_can_be_used():
     done = catchment("list")
     for word in ("fedavg", "fedprox", "standalone", "centralized", "resnet8", "resnet110", "dirichlet", "table",
@@ -164,6 +192,8 @@ def test_missing_and_broken_files_are_one_sentence(finished, here):
         (["resume", "nowhere"], "nowhere holds no run to resume"),
         (["report", "nowhere"], "nowhere"),
         (["check", "nowhere.toml"], "there is no experiment file"),
+        (["export", "nowhere"], "nowhere holds no run"),
+        (["export", "out", "--client", "4", "--out", "four"], "out has no client 4; its clients are 0 to 3"),
     ):
         done = here(*arguments, cwd=folder)
         assert done.returncode == 2, arguments

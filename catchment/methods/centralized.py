@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from catchment.client import Client
+from catchment.client import Client, ClientState
 from catchment.data import Samples
 from catchment.errors import ModelError, at_least
 from catchment.fleet import Fleet
@@ -118,3 +118,11 @@ class Centralized(Method[State]):
         """The one model on the test set."""
         score = server.evaluate(state.model)
         return Metrics(score.accuracy, server=score.as_dict())
+
+    def client_model(self, server: Server, state: State, client: int, kept: ClientState) -> nn.Module:
+        """The one model."""
+        return state.model
+
+    def server_model(self, server: Server, state: State) -> nn.Module:
+        """The one model."""
+        return state.model

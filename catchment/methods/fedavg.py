@@ -12,8 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch.nn.functional as F
+from torch import nn
 
-from catchment.client import Client
+from catchment.client import Client, ClientState
 from catchment.errors import at_least
 from catchment.fleet import Fleet
 from catchment.method import Method, Metrics, on_client
@@ -60,3 +61,11 @@ class FedAvg(Method[GlobalState]):
     def evaluate(self, server: Server, state: GlobalState, fleet: Fleet) -> Metrics:
         """The global model, which is every client's too."""
         return evaluate_global(server, fleet, state.weights)
+
+    def client_model(self, server: Server, state: GlobalState, client: int, kept: ClientState) -> nn.Module:
+        """The global model."""
+        return self.server_model(server, state)
+
+    def server_model(self, server: Server, state: GlobalState) -> nn.Module:
+        """The global model."""
+        return server.client_model(0, state.weights)

@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from catchment.client import Client
+from catchment.client import Client, ClientState
 from catchment.data import Batch
 from catchment.errors import at_least
 from catchment.fleet import Fleet
@@ -64,3 +64,11 @@ class FedProx(Method[GlobalState]):
     def evaluate(self, server: Server, state: GlobalState, fleet: Fleet) -> Metrics:
         """The global model, which is every client's too."""
         return evaluate_global(server, fleet, state.weights)
+
+    def client_model(self, server: Server, state: GlobalState, client: int, kept: ClientState) -> nn.Module:
+        """The global model."""
+        return self.server_model(server, state)
+
+    def server_model(self, server: Server, state: GlobalState) -> nn.Module:
+        """The global model."""
+        return server.client_model(0, state.weights)

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch.nn.functional as F
+from torch import nn
 
-from catchment.client import Client
+from catchment.client import Client, ClientState
 from catchment.errors import at_least
 from catchment.fleet import Fleet
 from catchment.message import Payload
@@ -93,3 +94,7 @@ class Standalone(Method[State]):
         """This client's model on the global test set."""
         score = client.evaluate(client.model(client.state.get("model")))
         return Measured(score.accuracy, score.loss)
+
+    def client_model(self, server: Server, state: State, client: int, kept: ClientState) -> nn.Module:
+        """The client's own model; the first weights if it never trained."""
+        return server.client_model(client, kept.get("model", server.world.client_architecture(client).probe.initial))

@@ -22,6 +22,7 @@ PUBLIC = [
     "Normalisation",
     "Payload",
     "Reply",
+    "Run",
     "RunError",
     "Samples",
     "Server",
