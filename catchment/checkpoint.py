@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +24,7 @@ from catchment.errors import ProtocolError, RunError, WireError
 from catchment.fleet import FleetSnapshot
 from catchment.message import Message
 from catchment.optimizers import load_optimizer_state
+from catchment.spool import Spool
 from catchment.transports.base import Snapshot
 
 KEPT = 2
@@ -34,12 +35,13 @@ MOST_CLIENT_FILES = 8  # then all client states are written into one file again
 # ---- files ------------------------------------------------------------------------------------------------------
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file so that it is either the old one or the new one, whatever happens."""
+def write_atomically(path: Path, content: bytes | Iterable[bytes | memoryview]) -> None:
+    """Write a file, given whole or in parts, so that it is either the old one or the new one, whatever happens."""
     temporary = path.with_name(path.name + ".part")
     try:
         with temporary.open("wb") as file:
-            file.write(content)
+            for part in (content,) if isinstance(content, bytes) else content:
+                file.write(part)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
@@ -59,8 +61,8 @@ def write_atomically(path: Path, content: bytes) -> None:
 # ---- the server's state as tensors and JSON ---------------------------------------------------------------------
 
 
-def flatten(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
-    """A JSON form of a state; its tensors go to `tensors` under `name`."""
+def flatten(value: Any, name: str, tensors: dict[str, Tensor], spools: list[Spool] | None = None) -> Any:
+    """A JSON form of a state; its tensors go to `tensors` under `name`, and the spools that hold some to `spools`."""
     if isinstance(value, Tensor):
         tensors[name] = value
         return {"tensor": name}
@@ -73,25 +75,30 @@ def flatten(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
                 raise ProtocolError(
                     f"{name} has the key {key!r}; a checkpoint takes keys that are text or whole numbers"
                 )
-            items.append([key, flatten(item, f"{name}/{number}", tensors)])
+            items.append([key, flatten(item, f"{name}/{number}", tensors, spools)])
         return {"dict": items}
     frozen = getattr(getattr(value, "__dataclass_params__", None), "frozen", False)
     if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
-        items = [flatten(item, f"{name}/{number}", tensors) for number, item in enumerate(value)]
+        items = [flatten(item, f"{name}/{number}", tensors, spools) for number, item in enumerate(value)]
         return {"tuple" if isinstance(value, tuple) else "list": items}
+    if isinstance(value, Spool):
+        if spools is not None:
+            spools.append(value)
+        keys = value.keys()
+        return {"spool": [[key, flatten(value.rows(key), f"{name}/{key}", tensors)] for key in keys]}
     if hasattr(value, "state_dict"):
         return {"state": flatten(value.state_dict(), name, tensors)}
     if dataclasses.is_dataclass(value) and not frozen:
         fields = [f.name for f in dataclasses.fields(value)]
-        return {"fields": {f: flatten(getattr(value, f), f"{name}/{f}", tensors) for f in fields}}
+        return {"fields": {f: flatten(getattr(value, f), f"{name}/{f}", tensors, spools) for f in fields}}
     raise ProtocolError(
         f"{name} is a {type(value).__name__}, which cannot be checkpointed; use tensors, plain values, lists, dicts, "
-        "dataclasses that are not frozen, modules or optimisers"
+        "dataclasses that are not frozen, modules, optimisers or spools"
     )
 
 
 def unflatten(form: Any, tensors: Mapping[str, Tensor], fresh: Any) -> Any:
-    """The state back. `fresh` is a new state of the same method: its modules and optimisers are loaded in place."""
+    """The state back. `fresh` is a new state of the same method: its modules, optimisers and spools are filled."""
     ((kind, content),) = form.items()
     if kind == "tensor":
         return tensors[content]
@@ -106,9 +113,14 @@ def unflatten(form: Any, tensors: Mapping[str, Tensor], fresh: Any) -> Any:
         return tuple(items) if kind == "tuple" else items
     if fresh is None:
         raise ProtocolError(
-            "a checkpoint holds a module, an optimiser or a dataclass in a place where a new state of the method has "
-            "none; make it in init, or keep its tensors instead"
+            "a checkpoint holds a module, an optimiser, a spool or a dataclass in a place where a new state of the "
+            "method has none; make it in init, or keep its tensors instead"
         )
+    if kind == "spool":
+        fresh.clear()
+        for key, item in content:
+            fresh.put(key, unflatten(item, tensors, None))
+        return fresh
     if kind == "state":
         loaded = unflatten(content, tensors, None)
         if isinstance(fresh, torch.optim.Optimizer):
@@ -119,6 +131,14 @@ def unflatten(form: Any, tensors: Mapping[str, Tensor], fresh: Any) -> Any:
     for name, item in content.items():
         setattr(fresh, name, unflatten(item, tensors, getattr(fresh, name)))
     return fresh
+
+
+def streamed(message: Message, spools: Sequence[Spool]) -> Iterator[bytes | memoryview]:
+    """The bytes of a message in parts, with no more in memory of what lies in spools than the rows of one key."""
+    for buffer in message.buffers():
+        yield buffer
+        for spool in spools:
+            spool.release()
 
 
 # ---- checkpoints of a run ---------------------------------------------------------------------------------------
@@ -148,9 +168,10 @@ class Checkpoints:
         self._directory.mkdir(parents=True, exist_ok=True)
         files = self._save_clients(round, fleet.transport.states)
         tensors: dict[str, Tensor] = {}
+        spools: list[Spool] = []
         meta = {
             "round": round,
-            "state": flatten(state, "state", tensors),
+            "state": flatten(state, "state", tensors, spools),
             "fleet": {"sequence": fleet.sequence, "life": fleet.life, "counts": fleet.counts},
             "pending": [awaited for _, awaited in fleet.pending],
             "arrived": [late for _, _, late in fleet.arrived],
@@ -163,8 +184,10 @@ class Checkpoints:
         for number, (request, response, _) in enumerate(fleet.arrived):
             tensors[f"arrived/{number}/request"] = _bytes_tensor(request)
             tensors[f"arrived/{number}/response"] = _bytes_tensor(response)
+        memories = {client: flatten(memory, f"memory/{client}", tensors) for client, memory in fleet.memories.items()}
+        meta["codecs"] = {"memories": list(memories.items()), "answered": list(fleet.answered.items())}
         message = Message(tensors, {"meta": json.dumps(meta)})
-        write_atomically(self._directory / f"round-{round:06d}.safetensors", message.to_bytes())
+        write_atomically(self._directory / f"round-{round:06d}.safetensors", streamed(message, spools))
         self._files = files
         self._needs[round] = set(files.values())
         self._clean(round)
@@ -192,7 +215,7 @@ class Checkpoints:
             for group, entries in state.items()
             for key, tensor in entries.items()
         }
-        write_atomically(self._directory / name, Message(tensors).to_bytes())
+        write_atomically(self._directory / name, Message(tensors).buffers())
         return {**files, **dict.fromkeys(changed, name)}
 
     def _load(self, path: Path) -> Loaded:
@@ -220,7 +243,15 @@ class Checkpoints:
         ]
         clock = meta["clock"]
         transport = Snapshot(clock["now"], {int(s): t for s, t in clock["sent"]}, dict(states))
-        fleet = FleetSnapshot(**meta["fleet"], pending=pending, arrived=arrived, transport=transport)
+        memories = {client: unflatten(form, tensors, None) for client, form in meta["codecs"]["memories"]}
+        fleet = FleetSnapshot(
+            **meta["fleet"],
+            pending=pending,
+            arrived=arrived,
+            memories=memories,
+            answered=dict(meta["codecs"]["answered"]),
+            transport=transport,
+        )
         loaded = Loaded(meta["round"], tensors, meta["state"], fleet, meta["progress"])
         self._files, self._states = files, states
         self._needs[loaded.round] = set(files.values())

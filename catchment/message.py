@@ -14,6 +14,7 @@ import json
 import re
 import types
 import typing
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
@@ -75,10 +76,15 @@ class Message:
 
     def to_bytes(self, envelope: str = "") -> bytes:
         """The wire form."""
+        return b"".join(self.buffers(envelope))
+
+    def buffers(self, envelope: str = "") -> Iterator[bytes | memoryview]:
+        """The wire form in parts, each made when its turn comes; tensors in row-major order are not copied."""
         header = self.header(envelope).encode()
-        parts: list[bytes | memoryview] = [len(header).to_bytes(8, "little"), header]
-        parts += [_raw(self.tensors[name]) for name in self.layout.order]
-        return b"".join(parts)
+        yield len(header).to_bytes(8, "little")
+        yield header
+        for name in self.layout.order:
+            yield _raw(self.tensors[name])
 
     @staticmethod
     def from_bytes(raw: bytes) -> tuple[Message, str]:

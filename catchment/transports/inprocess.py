@@ -3,7 +3,7 @@
 Results do not depend on the number of workers: a client always computes with `threads` threads, its randomness is
 derived, and replies are handed over in an order that the virtual clock decides. On ideal devices that is the order
 of asking, and replies stream; otherwise an arrival is known only when the work in flight is done, and they are held
-until then.
+until then, large ones on the disk.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -20,9 +21,12 @@ import torch
 from catchment.client import Versions, Workbench, serve, state_from_message, state_to_message
 from catchment.message import Message, Request, Response
 from catchment.randomness import chance, numpy_generator
+from catchment.spool import Scratch
 from catchment.transports.base import Snapshot, Transport
 from catchment.transports.devices import Device, Faults
 from catchment.world import World
+
+LARGE = 2**20  # bytes; a larger reply waits on the disk
 
 
 class InProcess(Transport):
@@ -37,7 +41,9 @@ class InProcess(Transport):
         strict: bool = False,
         devices: Sequence[Device] = (Device(),),
         faults: Faults | None = None,
+        directory: Path | None = None,
     ) -> None:
+        """`directory` is where large replies wait for their time; None is the system's for temporary files."""
         self._world = world
         self._threads = threads
         self._strict = strict
@@ -57,8 +63,12 @@ class InProcess(Transport):
             else None
         )
         self._asides = _Lane(self._serve, self._pool, 2 * workers)
-        self._training = _Lane(self._serve, self._pool, None if self._timed else 2 * workers)
+        if self._timed:
+            self._training = _Lane(self._serve_and_hold, self._pool, None)
+        else:
+            self._training = _Lane(self._serve, self._pool, 2 * workers)
         self._arriving: list[tuple[float, int, Response]] = []  # a heap by (arrival, sequence)
+        self._held = Scratch(directory)  # by sequence: the bodies of large responses on their way
 
     @property
     def now(self) -> float:
@@ -75,7 +85,7 @@ class InProcess(Transport):
 
     def push(self, requests: Sequence[Request]) -> None:
         """Queue requests; workers begin at once."""
-        persistent = bool(self._world.method.persistent)
+        persistent = self._world.remembers
         for request in requests:
             if self._strict:
                 request = Request.from_bytes(request.to_bytes())
@@ -104,7 +114,7 @@ class InProcess(Transport):
         if self._arriving and self._arriving[0][0] <= until:
             self._now, sequence, response = heapq.heappop(self._arriving)
             del self._sent[sequence]
-            return response
+            return self._whole(response)
         if until < float("inf"):
             self._now = max(self._now, until)
         return None
@@ -130,6 +140,7 @@ class InProcess(Transport):
         self._stop.set()
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
+        self._held.clear()
 
     # ---- one client's turn, in a worker thread ----
 
@@ -152,6 +163,22 @@ class InProcess(Transport):
             return response._replace(body=None, error="the reply was dropped (injected)")
         return response
 
+    def _serve_and_hold(self, request: Request) -> Response:
+        """A large body goes to the disk, where it waits for its time."""
+        response = self._serve(request)
+        if response.body is None or response.size() <= LARGE:
+            return response
+        self._held.write(response.sequence, response.size(), response.body.buffers(response.envelope))
+        return response._replace(body=None)
+
+    def _whole(self, response: Response) -> Response:
+        """The response with its body, if that is on the disk."""
+        if response.sequence not in self._held:
+            return response
+        body, _ = Message.from_bytes(self._held.read(response.sequence))
+        self._held.remove(response.sequence)
+        return response._replace(body=body)
+
     def _happens(self, fault: str, request: Request) -> bool:
         likelihood: float = getattr(self._faults, fault)
         if not likelihood:
@@ -161,7 +188,8 @@ class InProcess(Transport):
 
     def _arrival(self, request: Request, response: Response) -> float:
         device = self._devices[request.client % len(self._devices)]
-        arrival = self._sent[request.sequence] + device.seconds(request.size(), response.macs, response.size())
+        size = self._held.place(request.sequence)[1] if request.sequence in self._held else response.size()
+        arrival = self._sent[request.sequence] + device.seconds(request.size(), response.macs, size)
         return arrival + (self._faults.delay_seconds if self._happens("delay", request) else 0.0)
 
     def _workbench(self) -> Workbench:

@@ -110,7 +110,8 @@ def test_stopped_at_every_write_of_a_checkpoint(name, tmp_path, monkeypatch):
         def dying(path, content, left=left):
             left[0] -= 1
             if left[0] == 0:
-                path.with_name(path.name + ".part").write_bytes(content[: len(content) // 2])
+                whole = b"".join(content)
+                path.with_name(path.name + ".part").write_bytes(whole[: len(whole) // 2])
                 raise Died
             write(path, content)
 

@@ -1,0 +1,323 @@
+"""Uploads that are too large for memory: kept in a file without a name, read back as tensors.
+
+The file is unlinked as soon as it is open, so a process leaves nothing behind however it ends. What is written stays
+in the system's page cache as long as there is room and is on the disk otherwise; either way it is not memory of this
+process. Where the system's folder for temporary files lies in memory, name a folder on a disk.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+import threading
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from catchment.errors import ProtocolError, RunError
+
+RESIDENT = 256 * 2**20  # bytes of a file up to which all of it may become memory of this process by being read
+
+
+# ---- bytes ------------------------------------------------------------------------------------------------------
+
+
+class Scratch:
+    """Bytes by key, in one file without a name.
+
+    Threads may write, read and remove at the same time, each its own keys; the mapping is for one thread.
+    """
+
+    def __init__(self, directory: str | Path | None = None) -> None:
+        self._directory = Path(tempfile.gettempdir() if directory is None else directory)
+        self._lock = threading.Lock()
+        self._places: dict[int, tuple[int, int]] = {}  # key -> offset, bytes
+        self._used = 0  # bytes of all places
+        self._end = 0  # of the farthest place so far
+        self._descriptor: int | None = None  # the file is made when the first bytes come
+        self._closing: weakref.finalize[[int], Scratch] | None = None
+        self._mapping: mmap.mmap | None = None
+
+    def __contains__(self, key: int) -> bool:
+        return key in self._places
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return self._end
+
+    def place(self, key: int) -> tuple[int, int]:
+        """Offset in the file and number of bytes."""
+        return self._places[key]
+
+    def write(self, key: int, nbytes: int, buffers: Iterable[bytes | memoryview]) -> None:
+        """Keep the bytes of a key, `nbytes` in all; what it had before is gone, even if writing fails."""
+        with self._lock:
+            descriptor = self._open()
+            offset, before = self._places.get(key, (0, -1))
+            if before != nbytes:
+                self._forget(key)
+                offset = self._gap(nbytes)
+                self._places[key] = (offset, nbytes)
+                self._used += nbytes
+                self._end = max(self._end, offset + nbytes)
+        try:
+            for buffer in buffers:
+                self._write_at(descriptor, offset, buffer)
+                offset += len(buffer)
+        except BaseException:
+            self.remove(key)
+            raise
+
+    def overwrite(self, key: int, start: int, buffer: memoryview | bytes) -> None:
+        """Change some bytes of a key."""
+        self._write_at(self._open(), self._places[key][0] + start, buffer)
+
+    def read(self, key: int) -> bytes:
+        """A copy of the bytes of a key."""
+        content = bytearray(self._places[key][1])
+        self.read_into(memoryview(content), self._places[key][0])
+        return bytes(content)
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        """Fill a buffer with the bytes that begin at an offset of the file; the mapping is not touched."""
+        while buffer:  # one call gives at most 2 GiB
+            given = os.preadv(self._open(), [buffer], offset)
+            if not given:
+                raise RunError(f"a temporary file in {self._directory} ends before byte {offset:,}; it was changed")
+            buffer, offset = buffer[given:], offset + given
+
+    def remove(self, key: int) -> None:
+        """Forget a key; its space is used again, and given back with the last key."""
+        with self._lock:
+            self._forget(key)
+            if not self._places:
+                self._close()
+
+    def clear(self) -> None:
+        """Forget everything and give the space back, as soon as nobody looks at the mapping any more."""
+        with self._lock:
+            self._places.clear()
+            self._close()
+
+    def mapping(self) -> mmap.mmap | None:
+        """The whole file as memory, remade when the file has grown; None while it is empty.
+
+        It can be written to only because PyTorch warns of memory that cannot. An old mapping lives on as long as it
+        is used, also when the file is cleared, which is why a file is never cut.
+        """
+        if self._descriptor is not None:
+            size = os.fstat(self._descriptor).st_size
+            if size > (0 if self._mapping is None else len(self._mapping)):
+                self.release()
+                self._mapping = mmap.mmap(self._descriptor, size)
+        return self._mapping
+
+    def release(self) -> None:
+        """Take the mapping's pages out of the memory of this process; they come back when they are read."""
+        if self._mapping is not None and hasattr(mmap, "MADV_DONTNEED"):
+            self._mapping.madvise(mmap.MADV_DONTNEED)
+
+    def _open(self) -> int:
+        """The file, made under the lock by the first who writes; there is one as long as there is a key."""
+        if self._descriptor is None:
+            try:
+                with tempfile.TemporaryFile(dir=self._directory) as file:
+                    self._descriptor = os.dup(file.fileno())
+            except OSError as error:
+                raise RunError(f"no temporary file can be made in {self._directory}: {error.strerror}") from error
+            self._closing = weakref.finalize(self, os.close, self._descriptor)
+        return self._descriptor
+
+    def _close(self) -> None:
+        if self._closing is not None:
+            self._closing()
+        self._descriptor = self._closing = self._mapping = None
+        self._used = self._end = 0
+
+    def _forget(self, key: int) -> None:
+        self._used -= self._places.pop(key, (0, 0))[1]
+
+    def _gap(self, nbytes: int) -> int:
+        """Where there is room: in the first gap that is large enough, or at the end."""
+        if self._used == self._end:  # no gaps
+            return self._end
+        end = 0
+        for offset, size in sorted(self._places.values()):
+            if offset - end >= nbytes:
+                break
+            end = offset + size
+        return end
+
+    def _write_at(self, descriptor: int, offset: int, buffer: bytes | memoryview) -> None:
+        rest = memoryview(buffer)
+        try:
+            while rest:  # one call takes at most 2 GiB
+                written = os.pwrite(descriptor, rest, offset)
+                rest, offset = rest[written:], offset + written
+        except OSError as error:
+            raise RunError(
+                f"{len(buffer):,} bytes of an upload cannot be written to a temporary file in {self._directory}: "
+                f"{error.strerror}; free some space there, or put --out (and data.root, if it is what fills the disk) "
+                "on another disk"
+            ) from error
+
+
+# ---- rows -------------------------------------------------------------------------------------------------------
+
+
+class Spool:
+    """Rows of equal shape, by key (a client), in one memory-mapped file.
+
+    Memory is bounded by what is taken out at a time. For one thread.
+    """
+
+    def __init__(self, directory: str | Path | None = None) -> None:
+        self._scratch = Scratch(directory)
+        self._counts: dict[int, int] = {}
+        self._shape: tuple[int, ...] = ()  # of a row; the first put decides
+        self._dtype = torch.float32
+        self._nbytes = 0  # of a row; 0 before the first put
+
+    def __len__(self) -> int:
+        return sum(self._counts.values())
+
+    def __contains__(self, key: int) -> bool:
+        return key in self._counts
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def keys(self) -> list[int]:
+        """Who has put rows, ascending."""
+        return sorted(self._counts)
+
+    def count(self, key: int) -> int:
+        """How many rows a key has."""
+        if key not in self._counts:
+            raise ProtocolError(f"nobody has put rows under {key}; there are rows under {self.keys()[:20]}")
+        return self._counts[key]
+
+    def put(self, key: int, rows: Tensor, at: Tensor | None = None) -> None:
+        """Keep the rows [n, ...] of a key instead of those it had; with `at`, change only those at these positions."""
+        if at is not None:
+            self.count(key)
+        self._check(key, rows)
+        self.release()
+        raw = _bytes_of(rows.detach().cpu().contiguous())
+        if at is not None:
+            self._put_at(key, raw, len(rows), at)
+            return
+        try:
+            self._scratch.write(key, len(rows) * self._nbytes, [raw])
+        except BaseException:
+            self._counts.pop(key, None)
+            raise
+        self._counts[key] = len(rows)
+
+    def rows(self, key: int) -> Tensor:
+        """The rows of a key as they lie in the file, [n, ...]: nothing is copied, and nothing in it may be changed.
+
+        The next put may change them. What is read of them stays in the memory of this process until `release` or `put`.
+        """
+        count = self.count(key)
+        first = self._scratch.place(key)[0] // self._nbytes if count else 0
+        return self._whole()[first : first + count]
+
+    def take(self, keys: Sequence[int], index: Tensor) -> Tensor:
+        """Copies of rows, [len(index), ...], numbered through the rows of these keys one after the other."""
+        counts = [self.count(key) for key in keys]
+        total = sum(counts)
+        if len(index) and not 0 <= int(index.min()) <= int(index.max()) < total:
+            raise ProtocolError(
+                f"rows {int(index.min())} to {int(index.max())} are wanted; {len(keys)} keys have {total:,}, "
+                "numbered from 0"
+            )
+        firsts = [self._scratch.place(key)[0] // self._nbytes if count else 0 for key, count in zip(keys, counts)]
+        ends = torch.tensor(counts, dtype=torch.int64).cumsum(0)
+        shift = torch.tensor(firsts, dtype=torch.int64) - ends + torch.tensor(counts, dtype=torch.int64)
+        index = index.cpu()
+        index = index + shift[torch.searchsorted(ends, index, right=True)]  # rows of the file
+        if self._scratch.size <= RESIDENT:
+            return self._whole().index_select(0, index)
+        # Through a mapping, one row that is read may bring in 2 MiB around it, and all of the file in the end.
+        taken = torch.empty(len(index), *self._shape, dtype=self._dtype)
+        raw, places = _bytes_of(taken), index.tolist()
+        for begin, end in _runs(places):
+            self._scratch.read_into(raw[begin * self._nbytes : end * self._nbytes], places[begin] * self._nbytes)
+        return taken
+
+    def release(self) -> None:
+        """Take what was read out of the memory of this process; it comes back when it is read again."""
+        self._scratch.release()
+
+    def clear(self) -> None:
+        """Forget everything, also the shape, and give the disk space back; views that are still held stay good."""
+        self._scratch.clear()
+        self._counts.clear()
+        self._nbytes = 0
+
+    def close(self) -> None:
+        """Let the file go: the same as `clear`."""
+        self.clear()
+
+    def _whole(self) -> Tensor:
+        """All rows of the file, also those that belong to nobody any more."""
+        mapping = self._scratch.mapping()
+        count = 0 if mapping is None else len(mapping) // self._nbytes  # less a last row that was not written whole
+        if mapping is None or not count:
+            return torch.empty(0, *self._shape, dtype=self._dtype)
+        elements = count * (self._nbytes // self._dtype.itemsize)
+        return torch.frombuffer(mapping, dtype=self._dtype, count=elements).view(count, *self._shape)
+
+    def _check(self, key: int, rows: Tensor) -> None:
+        """Take the shape of the first rows; refuse others."""
+        if not rows.ndim or 0 in rows.shape[1:]:
+            raise ProtocolError(
+                f"rows of shape {list(rows.shape)} came for {key}; [n, ...] is expected, and no 0 in it"
+            )
+        given, known = (rows.dtype, tuple(rows.shape[1:])), (self._dtype, self._shape)
+        if not self._nbytes:
+            self._dtype, self._shape = given
+            self._nbytes = rows.shape[1:].numel() * rows.dtype.itemsize
+        elif given != known:
+            raise ProtocolError(
+                f"a row of {key} is {_described(*given)}; the rows that are there are {_described(*known)}, and all "
+                "rows of a spool are alike: use a spool for each shape, or clear this one first"
+            )
+
+    def _put_at(self, key: int, raw: memoryview, rows: int, at: Tensor) -> None:
+        count, places = self._counts[key], at.tolist()
+        if rows != len(places) or not all(0 <= place < count for place in places):
+            raise ProtocolError(
+                f"{rows} rows came for {len(places)} positions, from {min(places, default=0)} to "
+                f"{max(places, default=0)}, of the {count} rows of {key}; one row for each position is expected"
+            )
+        for begin, end in _runs(places):
+            part = raw[begin * self._nbytes : end * self._nbytes]
+            self._scratch.overwrite(key, places[begin] * self._nbytes, part)
+
+
+def _bytes_of(tensor: Tensor) -> memoryview:
+    return tensor.reshape(-1).view(torch.uint8).numpy().data
+
+
+def _runs(places: list[int]) -> Iterator[tuple[int, int]]:
+    """Where neighbours begin and end in a list of places: they are read and written together."""
+    begin = 0
+    for end in range(1, len(places) + 1):
+        if end == len(places) or places[end] != places[end - 1] + 1:
+            yield begin, end
+            begin = end
+
+
+def _described(dtype: torch.dtype, shape: tuple[int, ...]) -> str:
+    return f"{str(dtype).removeprefix('torch.')} of shape {list(shape)}"
