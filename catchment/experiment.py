@@ -20,6 +20,7 @@ import tomli_w
 import torch
 
 from catchment import data
+from catchment.codecs import Wire
 from catchment.data.augment import check as check_augmentations
 from catchment.errors import ExperimentError, at_least
 from catchment.method import Method
@@ -35,9 +36,10 @@ METHODS = {
     "fedavg": "catchment.methods.fedavg:FedAvg",
     "fedgkt": "catchment.methods.fedgkt:FedGKT",
     "fedprox": "catchment.methods.fedprox:FedProx",
+    "split": "catchment.methods.split:Split",
+    "splitfed": "catchment.methods.splitfed:SplitFed",
     "standalone": "catchment.methods.standalone:Standalone",
 }
-CODECS: tuple[str, ...] = ()
 T = TypeVar("T")
 
 
@@ -105,10 +107,10 @@ class DeviceSettings:
 
 
 @dataclass(frozen=True)
-class Wire:
+class WireSettings:
     """`[wire]`."""
 
-    codecs: tuple[str, ...] = ()
+    codecs: tuple[str, ...] = ()  # rules such as "up:features=int8+zstd"
 
 
 @dataclass(frozen=True)
@@ -138,7 +140,7 @@ class Experiment:
     participation: Participation = field(default_factory=Participation)
     devices: DeviceSettings = field(default_factory=DeviceSettings)
     faults: Faults = field(default_factory=Faults)
-    wire: Wire = field(default_factory=Wire)
+    wire: WireSettings = field(default_factory=WireSettings)
     evaluation: Every = field(default_factory=Every)
     checkpoint: Every = field(default_factory=Every)
 
@@ -164,24 +166,15 @@ class Experiment:
         if self.data.public is not None and not 0 < self.data.public < 1:
             raise ExperimentError(f"data.public is {self.data.public}; a share between 0 and 1 is expected")
         self.devices.chosen()
-        for codec in self.wire.codecs:
-            if codec not in CODECS:
-                raise ExperimentError(f'unknown codec "{codec}" in wire.codecs; {did_you_mean(codec, CODECS)}')
+        Wire.parse(self.wire.codecs)
 
     # ---- from and to files ----
 
     @staticmethod
     def load(path: str | Path, changes: Mapping[str, Any] | None = None) -> Experiment:
-        """Read a TOML file; `changes` maps dotted keys (`"method.client_epochs"`) to other values."""
+        """Read a TOML file and those that it extends; `changes` maps dotted keys (`"method.mu"`) to other values."""
         path = Path(path)
-        try:
-            table = tomllib.loads(path.read_text(encoding="utf-8-sig"))
-        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
-            raise ExperimentError(f"there is no experiment file {path}") from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise ExperimentError(f"{path} cannot be read: {error}") from None
-        except tomllib.TOMLDecodeError as error:
-            raise ExperimentError(f"{path} is not valid TOML: {error}") from None
+        table = _read_file(path)
         table.setdefault("path", str(path.resolve().parent))
         return Experiment.from_dict(table, changes)._with_absolute_paths()
 
@@ -253,6 +246,7 @@ class Experiment:
             server_optimizer=self.optimizer.server,
             augment=d.augment,
             device=_device(self.device),
+            wire=Wire.parse(self.wire.codecs),
         )
         check_augmentations(d.augment)
         world.check_models()
@@ -280,6 +274,9 @@ class Experiment:
         partition = dict(settings.partition)
         if "/" in str(partition.get("file", "")):
             partition["file"] = absolute(partition["file"])
+        method = dict(self.method)
+        if isinstance(method.get("checkpoint"), str):
+            method["checkpoint"] = absolute(method["checkpoint"])
         is_folder = settings.name not in data.SOURCES and Path(settings.name).expanduser().is_dir()
         settings = dataclasses.replace(
             settings,
@@ -287,7 +284,7 @@ class Experiment:
             root=None if settings.root is None else absolute(settings.root),
             partition=partition,
         )
-        return dataclasses.replace(self, data=settings)
+        return dataclasses.replace(self, data=settings, method=method)
 
     def _see_own_modules(self) -> None:
         if self.path is not None and self.path not in sys.path:
@@ -303,6 +300,47 @@ def parse_setting(text: str) -> tuple[str, Any]:
         return key.strip(), tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         return key.strip(), value.strip()
+
+
+# ---- files to tables --------------------------------------------------------------------------------------------
+
+# Their `name` says what the other keys mean: under another name they start afresh.
+_NAMED = ("method", "data.partition", "optimizer.client", "optimizer.server")
+
+
+def _read_file(path: Path, users: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """The table of a file, merged over those of the files that it extends; `users` are the files that led here."""
+    trail = (*users, path)
+    if path.resolve() in [user.resolve() for user in users]:
+        raise ExperimentError(f"experiment files extend each other in a circle: {' -> '.join(map(str, trail))}")
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+        wanted = f", which {users[-1]} extends" if users else ""
+        raise ExperimentError(f"there is no experiment file {path}{wanted}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ExperimentError(f"{path} cannot be read: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ExperimentError(f"{path} is not valid TOML: {error}") from None
+    extends = table.pop("extends", [])
+    names = [extends] if isinstance(extends, str) else extends
+    if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+        raise ExperimentError(f"extends is {_said(extends)} in {path}; a file or a list of files is expected")
+    merged: dict[str, Any] = {}
+    for part in (*(_read_file(path.parent / name, trail) for name in names), table):
+        merged = _merged(merged, part)
+    return merged
+
+
+def _merged(earlier: Mapping[str, Any], later: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+    """Two tables key by key, where the later one wins."""
+    if where in _NAMED and "name" in earlier and later.get("name", earlier["name"]) != earlier["name"]:
+        return dict(later)
+    merged = dict(earlier)
+    for key, value in later.items():
+        both_tables = isinstance(value, dict) and isinstance(earlier.get(key), dict)
+        merged[key] = _merged(earlier[key], value, f"{where}.{key}" if where else key) if both_tables else value
+    return merged
 
 
 # ---- tables to dataclasses --------------------------------------------------------------------------------------

@@ -263,6 +263,82 @@ def test_the_written_file_finds_the_users_modules_from_any_folder(written, own, 
     assert Experiment.load(elsewhere / "again.toml").path == str(tmp_path)
 
 
+# ---- files that extend others -----------------------------------------------------------------------------------
+
+
+def test_a_file_wins_over_those_it_extends_key_by_key_and_later_ones_over_earlier_ones(written):
+    written("rounds = 1\nseed = 1\n[optimizer.client]\nlr = 0.1\nbatch_size = 8", "first.toml")
+    written("seed = 2\nworkers = 2\n[optimizer.client]\nlr = 0.2", "second.toml")
+    path = written('extends = ["first.toml", "second.toml"]\nworkers = 3\n[optimizer.client]\nweight_decay = 0.5')
+    experiment = Experiment.load(path, {"threads": 4})
+    assert (experiment.rounds, experiment.seed, experiment.workers, experiment.threads) == (1, 2, 3, 4)
+    assert experiment.optimizer.client == OptimizerSettings(lr=0.2, batch_size=8, weight_decay=0.5)
+    assert "extends" not in tomllib.loads(experiment.to_toml())
+
+
+def test_extended_files_are_found_from_the_file_that_names_them_and_own_modules_beside_the_file_loaded(
+    written, tmp_path
+):
+    (tmp_path / "below").mkdir()
+    written("rounds = 7", "ground.toml")
+    written('extends = "../ground.toml"\nseed = 5', "below/middle.toml")
+    experiment = Experiment.load(written('extends = "below/middle.toml"'))
+    assert (experiment.rounds, experiment.seed, experiment.path) == (7, 5, str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("table", "earlier", "later", "expected"),
+    [
+        ("method", 'name = "fedprox"\nmu = 1.0', 'name = "fedavg"', {"name": "fedavg", "client_epochs": 1}),
+        ("method", 'name = "fedprox"\nmu = 1.0', "mu = 2.0", {"name": "fedprox", "client_epochs": 1, "mu": 2.0}),
+        ("method", "client_epochs = 2", 'name = "fedavg"', {"name": "fedavg", "client_epochs": 2}),
+        ("data.partition", 'name = "dirichlet"\nalpha = 1', 'name = "iid"', {"name": "iid"}),
+        ("data.partition", 'name = "dirichlet"\nalpha = 1', "alpha = 2", {"name": "dirichlet", "alpha": 2}),
+    ],
+)  # fmt: skip
+def test_under_another_name_the_earlier_keys_are_dropped(written, table, earlier, later, expected):
+    written(f"[{table}]\n{earlier}", "earlier.toml")
+    resolved = Experiment.load(written(f'extends = "earlier.toml"\n[{table}]\n{later}')).to_dict()
+    for key in table.split("."):
+        resolved = resolved[key]
+    assert resolved == expected
+
+
+def test_another_optimiser_starts_afresh_and_another_data_set_does_not(written):
+    written('[data]\nclients = 3\n[optimizer.server]\nname = "sgd"\nmomentum = 0.9\nlr = 0.5', "earlier.toml")
+    path = written('extends = "earlier.toml"\n[data]\nname = "mnist"\n[optimizer.server]\nname = "adam"')
+    experiment = Experiment.load(path)
+    assert (experiment.data.name, experiment.data.clients) == ("mnist", 3)
+    assert experiment.optimizer.server == OptimizerSettings()
+
+
+def test_a_file_may_be_reached_twice_but_not_from_itself(written, tmp_path):
+    written("rounds = 3", "ground.toml")
+    written('extends = "ground.toml"', "left.toml")
+    written('extends = "ground.toml"', "right.toml")
+    assert Experiment.load(written('extends = ["left.toml", "right.toml"]')).rounds == 3
+    written('extends = "experiment.toml"', "left.toml")
+    circle = " -> ".join(str(tmp_path / name) for name in ("experiment.toml", "left.toml", "experiment.toml"))
+    assert said(lambda: Experiment.load(tmp_path / "experiment.toml")) == (
+        f"experiment files extend each other in a circle: {circle}"
+    )
+
+
+def test_a_missing_file_is_named_with_the_one_that_extends_it(written, tmp_path):
+    path = written('extends = "ground.toml"')
+    assert said(lambda: Experiment.load(path)) == (
+        f"there is no experiment file {tmp_path / 'ground.toml'}, which {path} extends"
+    )
+
+
+@pytest.mark.parametrize(("value", "shown"), [("5", "5"), ('["a.toml", 5]', "['a.toml', 5]"), ("true", "true")])
+def test_only_files_can_be_extended(written, value, shown):
+    path = written(f"extends = {value}")
+    assert said(lambda: Experiment.load(path)) == (
+        f"extends is {shown} in {path}; a file or a list of files is expected"
+    )
+
+
 # ---- changes ----------------------------------------------------------------------------------------------------
 
 

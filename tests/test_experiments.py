@@ -1,0 +1,87 @@
+"""The experiments of the papers: every file can be read, every row has a small form, and the small forms can run."""
+
+from __future__ import annotations
+
+import functools
+import os
+from pathlib import Path
+
+import pytest
+
+from catchment import data
+from catchment.experiment import Experiment
+
+ROOT = Path(__file__).parents[1] / "experiments"
+FILES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*.toml"))
+PAPERS = [file for file in FILES if not file.startswith("demo/") and "/base/" not in file]
+SMALL = [file for file in PAPERS if file.endswith("-small.toml")]
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_it_can_be_read(file):
+    Experiment.load(ROOT / file)
+
+
+@pytest.mark.parametrize("file", sorted(set(PAPERS) - set(SMALL)))
+def test_a_row_says_what_it_is_and_has_a_small_form(file):
+    comments = [line for line in (ROOT / file).read_text().splitlines() if line.startswith("#")]
+    text = "\n".join(comments)
+    assert f"catchment run experiments/{file} " in text
+    assert "The paper: " in text
+    assert "not run by us" in text
+    small = ROOT / file.replace(".toml", "-small.toml")
+    assert f"catchment run experiments/{small.relative_to(ROOT).as_posix()}\n" in small.read_text()
+    row, standing_for_it = Experiment.load(ROOT / file), Experiment.load(small)
+    assert standing_for_it.name == f"{row.name}-small"
+    assert standing_for_it.method["name"] == row.method["name"]
+    assert standing_for_it.rounds < row.rounds
+
+
+load_once = functools.cache(data.load)
+
+
+@pytest.mark.parametrize("file", SMALL)
+def test_a_small_form_fits_its_data_and_models(file, monkeypatch):
+    monkeypatch.setattr(data, "load", load_once)
+    experiment = Experiment.load(ROOT / file, {"data.train": 320, "data.test": 20})  # few images are quick to decode
+    if not (Path(os.environ.get("CATCHMENT_DATA", "")) / experiment.data.name / "train.parquet").exists():
+        pytest.skip(f"needs CATCHMENT_DATA with {experiment.data.name}")
+    experiment.build_world()
+
+
+@pytest.mark.parametrize(
+    ("file", "method", "models", "rounds", "partition"),
+    [
+        ("cifar10-iid-resnet56-fedgkt", {"client_epochs": 1, "server_epochs": 20, "distill": "server-to-edge"},
+         ("resnet8", "resnet55"), 200, "iid"),
+        ("cifar10-noniid-resnet110-fedgkt", {"client_epochs": 1, "server_epochs": 40, "distill": "server-to-edge"},
+         ("resnet8", "resnet109"), 200, "table"),
+        ("cifar100-noniid-resnet56-fedgkt", {"server_epochs": 40, "distill": "both"},
+         ("resnet8", "resnet55"), 200, "dirichlet"),
+        ("cinic10-noniid-resnet110-fedavg", {"client_epochs": 20}, ("resnet110", None), 200, "dirichlet"),
+        ("cifar100-resnet8-centralized", {"client_epochs": 1}, ("resnet8", None), 300, "iid"),
+    ],
+)  # fmt: skip
+def test_rows_of_table_1_of_fedgkt_have_the_papers_settings(file, method, models, rounds, partition):
+    row = Experiment.load(ROOT / "fedgkt" / "table1" / f"{file}.toml")
+    assert method.items() <= row.method.items()
+    assert (row.models.client, row.models.server) == models
+    assert (row.rounds, row.data.clients, row.data.partition["name"]) == (rounds, 16, partition)
+    assert row.data.augment == ("crop", "flip")
+    assert (row.data.train, row.data.test) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("file", "optimizer"),
+    [
+        ("cifar10-iid-resnet56-fedgkt", ("adam", 1e-3, 1e-4, 0.0, 256)),
+        ("cifar10-noniid-resnet56-fedgkt", ("sgd", 5e-3, 0.0, 0.9, 256)),
+        ("cifar10-noniid-resnet56-fedavg", ("adam", 1e-3, 1e-4, 0.0, 64)),
+        ("cifar10-resnet56-centralized", ("adam", 3e-3, 1e-4, 0.0, 256)),
+        ("cifar10-noniid-resnet56-fedgkt-small", ("adam", 1e-3, 1e-4, 0.0, 64)),
+    ],
+)
+def test_rows_of_table_1_of_fedgkt_have_the_papers_optimisers(file, optimizer):
+    row = Experiment.load(ROOT / "fedgkt" / "table1" / f"{file}.toml")
+    for own in (row.optimizer.client, row.optimizer.server) if "fedgkt" in file else (row.optimizer.client,):
+        assert (own.name, own.lr, own.weight_decay, own.momentum, own.batch_size) == optimizer
