@@ -19,16 +19,19 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from catchment.codecs import Memory, Wire
 from catchment.data import Batch, Samples, batches
-from catchment.errors import CatchmentError, ProtocolError, RunError
+from catchment.data.batching import batch_sizes
+from catchment.errors import CatchmentError, DataError, ProtocolError, RunError
 from catchment.evaluate import Score, evaluate
-from catchment.message import Message, Request, Response, plain
+from catchment.message import TRAINING, Message, Request, Response, plain
 from catchment.method import contract
 from catchment.randomness import derive, seeded_globals
 from catchment.training import Weights, load_weights, tensors_of
 from catchment.world import Architecture, World
 
 ClientState = dict[str, dict[str, Tensor]]  # by the names a method declares in `persistent`
+WIRE = "(wire)"  # the part of a client's state that belongs to the codecs
 
 
 class Client:
@@ -82,21 +85,43 @@ class Client:
         self, samples: Samples | None = None, *, epochs: int = 1, shuffle: bool = True, augment: bool = True
     ) -> Iterator[Batch]:
         """Training batches of the client's data (or of `samples`), normalised, on the compute device."""
-        world, device = self.world, self.world.device
         samples = self.train if samples is None else samples
         for epoch in range(epochs):
-            epoch_batches = batches(
-                samples,
-                world.client_optimizer.batch_size,
-                normalise=world.normalise,
-                seed=self.seed("shuffle", epoch) if shuffle else None,
-                augment=world.augment if augment else (),
-                augment_seed=derive(world.seed, "augment", self.id, self.round, epoch) if world.augment else 0,
-                channels_last=world.client_architecture(self.id).probe.spatial,
-            )
-            for batch in islice(epoch_batches, self._workbench.batches):
+            seed = self.seed("shuffle", epoch) if shuffle else None
+            for batch in islice(self._epoch(samples, epoch, seed, augment), self._workbench.batches):
                 self._workbench.between_batches()
-                yield batch.to(device)
+                yield batch.to(self.world.device)
+
+    @property
+    def batches_per_epoch(self) -> int:
+        """How many batches an epoch of the client's data has."""
+        return len(batch_sizes(len(self.train), self.world.client_optimizer.batch_size))
+
+    def batch(self, number: int) -> Batch:
+        """One batch of the client's data by its number in the round, counted over epochs.
+
+        For methods that ask once a batch: it does not depend on the request, and those before it are not made.
+        """
+        if not len(self.train):
+            raise DataError(f"client {self.id} has no samples to train on; another data.partition may give it some")
+        epoch, place = divmod(number, self.batches_per_epoch)
+        # As in the client's first request of the round: there `batches` gives the same ones in the same order.
+        seed = derive(self.world.seed, "shuffle", epoch, TRAINING, self.id, self.round, 0)
+        self._workbench.between_batches()
+        return next(self._epoch(self.train, epoch, seed, augment=True, start=place)).to(self.world.device)
+
+    def _epoch(self, samples: Samples, epoch: int, seed: int | None, augment: bool, start: int = 0) -> Iterator[Batch]:
+        world = self.world
+        return batches(
+            samples,
+            world.client_optimizer.batch_size,
+            normalise=world.normalise,
+            seed=seed,
+            augment=world.augment if augment else (),
+            augment_seed=derive(world.seed, "augment", self.id, self.round, epoch) if world.augment else 0,
+            channels_last=world.client_architecture(self.id).probe.spatial,
+            start=start,
+        )
 
     def evaluate(self, model: nn.Module, samples: Samples | None = None) -> Score:
         """Score a model on the test set (or on `samples`)."""
@@ -244,12 +269,14 @@ def serve(world: World, request: Request, versions: Versions | None, workbench: 
         state = versions.newest(request.sequence) if request.aside else versions.before(request)
     watched = [*request.body.tensors.values(), *(t for tensors in state.values() for t in tensors.values())]
     before = [t._version for t in watched]
+    memory = state.pop(WIRE, {})
     client = Client(world, request, state, workbench)
     try:
         kinds = contract(type(method), request.handler)
         draws = world.client_architecture(request.client).probe.draws
+        heard, holds, memory = decode_request(world.wire, request, memory)
         with seeded_globals(client.seed("global")) if draws else nullcontext():
-            reply = getattr(method, request.handler)(client, kinds.request.unpack(request.body))
+            reply = getattr(method, request.handler)(client, kinds.request.unpack(heard))
         if not isinstance(reply, kinds.reply):
             raise ProtocolError(
                 f"{request.handler} returned a {type(reply).__name__}; it is declared to return {kinds.reply.__name__}"
@@ -260,8 +287,11 @@ def serve(world: World, request: Request, versions: Versions | None, workbench: 
             )
         body = reply.pack()
         body = Message({name: workbench.settle(t) for name, t in body.tensors.items()}, body.scalars)
+        if not request.aside and world.wire.touches("up"):
+            body, memory = world.wire.encode(body, "up", memory, number=request.sequence, base=heard, peer_holds=holds)
         if versions is not None and not request.aside:
-            versions.keep(request, _declared(client.state, method.persistent, workbench))
+            kept = _declared(client.state, method.persistent, workbench)
+            versions.keep(request, {**kept, WIRE: memory} if memory else kept)
         elif client.state and versions is None:
             raise ProtocolError(f"{request.handler} filled client.state, but persistent declares nothing")
     except Exception as error:
@@ -269,6 +299,19 @@ def serve(world: World, request: Request, versions: Versions | None, workbench: 
         return Response(request.client, request.sequence, None, 0, seconds, _reason(error), True, request.aside)
     seconds = time.perf_counter() - began
     return Response(request.client, request.sequence, body, workbench.macs, seconds, aside=request.aside)
+
+
+HOLDS = "(holds)"  # a scalar of requests: the number of the last reply that the server can take differences against
+
+
+def decode_request(wire: Wire, request: Request, memory: Memory) -> tuple[Message, int | None, Memory]:
+    """What the server meant to say, which of our replies it holds, and what the codecs remember now."""
+    body, holds = request.body, request.body.scalars.get(HOLDS)
+    if holds is not None:
+        body = Message(body.tensors, {name: value for name, value in body.scalars.items() if name != HOLDS})
+    if not request.aside and wire.touches("down"):
+        body, memory = wire.decode(body, "down", memory, number=request.sequence)
+    return body, holds if isinstance(holds, int) else None, memory
 
 
 def _declared(state: ClientState, persistent: tuple[str, ...], workbench: Workbench) -> ClientState:

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from catchment.client import HOLDS
+from catchment.codecs import Memory, Wire
 from catchment.costs.ledger import Ledger
 from catchment.errors import ProtocolError, RunError, WireError
 from catchment.message import TRAINING, Message, Payload, Request, Response
@@ -27,6 +29,7 @@ class Reply(NamedTuple, Generic[Answered]):
     client: int
     round: int  # in which it was asked
     body: Answered
+    handler: str = ""  # that gave it
 
 
 @dataclass
@@ -35,6 +38,7 @@ class Counts:
 
     lost: int = 0  # no reply: unreachable, crashed, dropped
     failed: int = 0  # the client's handler raised
+    refused: int = 0  # the method did not accept what came
     late: int = 0  # came after its ask was over
 
 
@@ -60,6 +64,7 @@ class Fleet:
         ledger: Ledger,
         *,
         seed: int,
+        wire: Wire | None = None,
         fraction: float = 1.0,
         deadline: float | None = None,
     ) -> None:
@@ -70,6 +75,9 @@ class Fleet:
         self._transport = transport
         self._method = method
         self._ledger = ledger
+        self._wire = wire or Wire()
+        self._memories: dict[int, Memory] = {}  # of the codecs, by client
+        self._answered: dict[int, int] = {}  # by client: the last request that it has surely seen
         self._seed = seed
         self._fraction = fraction
         self._deadline = FOREVER if deadline is None else deadline
@@ -165,6 +173,11 @@ class Fleet:
                 taken += 1
                 yield reply
 
+    def refuse(self, reply: Reply[Any], reason: str) -> None:
+        """Note that a reply was not accepted; the method goes on without it."""
+        self.counts.refused += 1
+        self.events.append({"what": "refused", "client": reply.client, "handler": reply.handler, "why": reason})
+
     @contextmanager
     def aside(self, purpose: str) -> Iterator[None]:
         """Book what is asked inside under another purpose; it reads client states, changes nothing, takes no time."""
@@ -191,6 +204,7 @@ class Fleet:
                 f"clients {owing} still owe a reply; a client has one request in flight (cohort() leaves them out)"
             )
         packed: dict[int, Message] = {}  # one message for all who get the same payload
+        coded = not aside and self._wire.touches("down") and not self._wire.remembers("down")
         requests = []
         for client, body in bodies.items():
             if not isinstance(body, kinds.request):
@@ -199,12 +213,13 @@ class Fleet:
                 )
             message = packed.get(id(body))
             if message is None:
-                message = packed[id(body)] = body.pack()
+                message = packed[id(body)] = self._encode(body.pack()) if coded else body.pack()
             turn = self._turns[self._purpose, client] = self._turns.get((self._purpose, client), -1) + 1
             if aside:  # sees the state before what the client is working on
                 sequence = busy.get(client, self._sequence)
             else:
                 sequence, self._sequence = self._sequence, self._sequence + 1
+                message = self._encode_for(client, sequence, message)
             request = Request(
                 client, name, self.round, turn, sequence, message, self._purpose, self._life,
                 self._start.get(client, self._start_default), self._base.get(client, self._base_default),
@@ -219,6 +234,34 @@ class Fleet:
             self.watch(requests)
         self._transport.push(requests)
         return requests
+
+    def _encode(self, message: Message) -> Message:
+        """A request's body on the wire, the same for everybody."""
+        return self._wire.encode(message, "down", {}, number=0)[0]
+
+    def _encode_for(self, client: int, sequence: int, message: Message) -> Message:
+        """A request's body on the wire, where it depends on what passed between server and client before."""
+        memory = self._memories.get(client, {})
+        if self._wire.remembers("down"):
+            seen = self._answered.get(client)
+            message, memory = self._wire.encode(message, "down", memory, number=sequence, peer_holds=seen)
+            self._memories[client] = memory
+        if self._wire.remembers("up") and "received" in memory:
+            message = Message(message.tensors, {**message.scalars, HOLDS: int(memory["received"])})
+        return message
+
+    def _decode(self, request: Request, message: Message) -> Message:
+        """A reply's body as the client meant it."""
+        if request.aside or not self._wire.touches("up"):
+            return message
+        base = request.body
+        if self._wire.touches("down") and not self._wire.remembers("down"):
+            base, _ = self._wire.decode(base, "down", {}, number=request.sequence)
+        memory = self._memories.get(request.client, {})
+        message, memory = self._wire.decode(message, "up", memory, number=request.sequence, base=base)
+        if self._wire.remembers("up"):
+            self._memories[request.client] = memory
+        return message
 
     def _collect(
         self, handler: Callable[..., Answered], requests: list[Request], until: float, in_order: bool
@@ -274,6 +317,8 @@ class Fleet:
                 request, late = pending.request, not pending.awaited
             if response.body is not None:
                 self._ledger.book(request.client, "up", request.purpose, response.body, response.size())
+                if not request.aside:
+                    self._answered[request.client] = request.sequence
             if late:
                 self.counts.late += 1
                 self._event("late", request, f"asked in round {request.round}")
@@ -285,9 +330,10 @@ class Fleet:
         why, failed = response.error, response.failed
         if response.body is not None:
             try:
-                body = contract(type(self._method), request.handler).reply.unpack(response.body)
+                message = self._decode(request, response.body)
+                body = contract(type(self._method), request.handler).reply.unpack(message)
                 self._tally.answered += 1
-                return Reply(request.client, request.round, body)  # type: ignore[arg-type]
+                return Reply(request.client, request.round, body, request.handler)  # type: ignore[arg-type]
             except WireError as error:
                 why, failed = str(error), True
         if failed:
@@ -326,6 +372,8 @@ class Fleet:
             counts=dataclasses.asdict(self.counts),
             pending=[(p.request.to_bytes(), p.awaited) for p in self._pending.values()],
             arrived=[(a.request.to_bytes(), a.response.to_bytes(), a.late) for a in self._arrived],
+            memories=self._memories,
+            answered=self._answered,
             transport=self._transport.snapshot(self._uncovered()),
         )
 
@@ -339,6 +387,8 @@ class Fleet:
         self.counts = Counts(**snapshot.counts)
         self._sequence = snapshot.sequence
         self._life = snapshot.life + 1
+        self._memories = dict(snapshot.memories)
+        self._answered = dict(snapshot.answered)
         self._arrived = [
             _Arrival(Request.from_bytes(request), Response.from_bytes(response), late)
             for request, response, late in snapshot.arrived
@@ -374,4 +424,6 @@ class FleetSnapshot:
     counts: dict[str, int]
     pending: list[tuple[bytes, bool]]
     arrived: list[tuple[bytes, bytes, bool]]
+    memories: dict[int, Memory]  # of the codecs, by client
+    answered: dict[int, int]  # by client: the last request that it has surely seen
     transport: Snapshot

@@ -54,6 +54,12 @@ class OptimizerSettings:
         return kind(parameters, amsgrad=self.amsgrad, **shared)  # type: ignore[arg-type]
 
 
+def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Give an optimiser another learning rate."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+
+
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """The state of an optimiser as named tensors, `parameter number.name`."""
     return {

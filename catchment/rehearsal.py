@@ -13,6 +13,6 @@ BATCHES = 2  # of an epoch; the peak is reached in the second, when the optimise
 def peak_memory(world: World, request: Request) -> int | None:
     """Bytes of a client's work on a request, activations included; None if it cannot be rehearsed alone."""
     with PeakMemory() as memory:
-        versions = Versions() if world.method.persistent else None
+        versions = Versions() if world.remembers else None
         response = serve(world, request, versions, Workbench(batches=BATCHES))
     return memory.peak if response.body is not None else None

@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import Tensor
 
-from catchment.checkpoint import Checkpoints, flatten, unflatten, write_atomically
+from catchment.checkpoint import Checkpoints, flatten, streamed, unflatten, write_atomically
 from catchment.costs.ledger import Ledger, summarise
 from catchment.errors import RunError, UserError
 from catchment.experiment import Experiment
@@ -24,6 +24,7 @@ from catchment.message import Message, Request
 from catchment.method import Metrics
 from catchment.rehearsal import peak_memory
 from catchment.server import Server
+from catchment.spool import Spool
 from catchment.world import World
 
 Record = dict[str, Any]
@@ -68,7 +69,7 @@ class _Run:
         self.experiment = experiment
         self.world = world
         self.method = world.method
-        self.server = Server(world)
+        self.server = Server(world, experiment.rounds, directory)
         self.ledger = Ledger()
         self.transport = experiment.build_transport(world)
         self.fleet = Fleet(
@@ -76,6 +77,7 @@ class _Run:
             world.method,
             self.ledger,
             seed=experiment.seed,
+            wire=world.wire,
             fraction=experiment.participation.fraction,
             deadline=experiment.participation.deadline,
         )
@@ -106,6 +108,7 @@ class _Run:
         state = unflatten(loaded.state, loaded.tensors, state)
         progress = loaded.progress
         self.ledger.totals = Counter({tuple(key): size for key, size in progress["bytes"]})
+        self.ledger.fields = Counter({tuple(key): size for key, size in progress["fields"]})
         self.seconds = progress["seconds"]
         self.peaks = progress["peaks"]
         self.rounds.keep(loaded.round)
@@ -118,6 +121,7 @@ class _Run:
         before = Counter(self.ledger.totals)
         last = number == self.experiment.rounds
         self.server.round = number
+        self.server.history = [record["accuracy"] for record in self.rounds.all() if "accuracy" in record]
         self.fleet.begin_round(number)
         if number == 1:
             self.fleet.watch = self._remember_first
@@ -165,6 +169,7 @@ class _Run:
         self.crossings.flush()
         progress = {
             "bytes": [[list(key), size] for key, size in self.ledger.totals.items()],
+            "fields": [[list(key), size] for key, size in self.ledger.fields.items()],
             "seconds": self.seconds,
             "peaks": self.peaks,
         }
@@ -179,6 +184,7 @@ class _Run:
         result = {
             "name": self.experiment.name,
             "method": self.experiment.method["name"],
+            "options": {key: value for key, value in self.experiment.method.items() if key != "name"},
             "accuracy": final["accuracy"],
             "best": {"accuracy": best["accuracy"], "round": best["round"]},
             "server": final.get("server"),
@@ -186,11 +192,13 @@ class _Run:
             "more": final.get("more", {}),
             "rounds": self.experiment.rounds,
             "bytes": self.ledger.summary(),
+            "bytes_by_field": self._fields(),
             "seconds": self.seconds,
             "virtual_seconds": self.fleet.now,
             "lost": counts.lost,
             "late": counts.late,
             "failed": counts.failed,
+            "refused": counts.refused,
             "costs": self._costs(),
             "data": self._data(),
             "fingerprint": fingerprint(state, {key: final.get(key) for key in ("accuracy", "server", "clients")}),
@@ -198,6 +206,13 @@ class _Run:
         if self.directory is not None:
             write_atomically(self.directory / "result.json", (json.dumps(result, indent=2) + "\n").encode())
         return result
+
+    def _fields(self) -> Record:
+        """Bytes of training by the field of the payload that they carried, framing included."""
+        found: Record = {"up": {}, "down": {}}
+        for (direction, field), size in sorted(self.ledger.fields.items()):
+            found[direction][field] = size
+        return found
 
     def _costs(self) -> Record:
         costs: Record = {
@@ -250,9 +265,12 @@ def _alone(directory: Path | None) -> Iterator[None]:
 def fingerprint(state: Any, measured: Record) -> str:
     """A short hash of all that the server remembers and of what it measured last: equal for runs that did the same."""
     tensors: dict[str, Tensor] = {}
-    form = flatten(state, "state", tensors)
-    text = json.dumps([form, measured])
-    return hashlib.sha256(Message(tensors, {"form": text}).to_bytes()).hexdigest()[:16]
+    spools: list[Spool] = []
+    form = flatten(state, "state", tensors, spools)
+    digest = hashlib.sha256()
+    for part in streamed(Message(tensors, {"form": json.dumps([form, measured])}), spools):
+        digest.update(part)
+    return digest.hexdigest()[:16]
 
 
 def _measured(metrics: Metrics | None) -> Mapping[str, Any]:

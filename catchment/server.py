@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from catchment.data import Batch, Samples, batches
 from catchment.evaluate import Score, evaluate
 from catchment.randomness import derive
+from catchment.spool import Spool
 from catchment.training import load_weights, tensors_of
 from catchment.world import Architecture, World
 
@@ -17,9 +19,12 @@ from catchment.world import Architecture, World
 class Server:
     """What a method's server routine works with, besides its state and the fleet."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, rounds: int = 1, directory: Path | None = None) -> None:
         self.world = world
+        self.rounds = rounds  # of the run
         self.round = 0  # the round under way; the first is 1
+        self.history: list[float] = []  # headline accuracies measured so far
+        self._directory = directory
         self._client_modules: dict[Architecture, nn.Module] = {}
 
     @property
@@ -44,6 +49,10 @@ class Server:
         module = self._client_modules[architecture]
         load_weights(tensors_of(module), weights, architecture.name)
         return module
+
+    def spool(self) -> Spool:
+        """Room on the run's disk for uploads that are too large for memory."""
+        return Spool(self._directory)
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         """An optimiser as `[optimizer.server]` says."""

@@ -35,6 +35,17 @@ def fit(optimizer: torch.optim.Optimizer, batches: Iterable[Batch], loss: Callab
     return mean
 
 
+def drops(history: Iterable[float], patience: int) -> int:
+    """How often a learning rate drops: each time that `patience` values in a row brought nothing better."""
+    best, waited, dropped = float("-inf"), 0, 0
+    for value in history:
+        waited = 0 if value > best else waited + 1
+        best = max(best, value)
+        if waited == patience:
+            dropped, waited = dropped + 1, 0
+    return dropped
+
+
 def tensors_of(module: nn.Module) -> Weights:
     """The live tensors of a module's state dict, by name."""
     return module.state_dict(keep_vars=True)

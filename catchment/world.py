@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from catchment import models
+from catchment.codecs import Wire
 from catchment.costs.compute import macs
 from catchment.data import Division, Normalisation, Samples
 from catchment.errors import CatchmentError, ModelError
@@ -54,6 +55,7 @@ class Probe:
     macs: Mapping[str, int]  # a sample's forward pass, by child ("" = the whole module) whose calls are counted
     draws: bool  # uses PyTorch's global generator in training (dropout), so one at a time must run
     spatial: bool  # has 2-d convolutions, which like channels-last images
+    features: tuple[int, ...] | None = None  # shape of the features of one sample, if the model has an extractor
 
     @property
     def total_macs(self) -> int:
@@ -71,12 +73,10 @@ def _probe(architecture: Architecture) -> Probe:
     shape = architecture.shape
     try:
         if models.is_split(module):
-            counts = {
-                "extractor": macs(module.extractor, shape),
-                "classifier": macs(module.classifier, models.feature_shape(module, shape)),
-            }
+            features = models.feature_shape(module, shape)
+            counts = {"extractor": macs(module.extractor, shape), "classifier": macs(module.classifier, features)}
         else:
-            counts = {"": macs(module, shape)}
+            features, counts = None, {"": macs(module, shape)}
         with seeded_globals(0), torch.no_grad():
             before = torch.get_rng_state()
             module.train()
@@ -89,7 +89,7 @@ def _probe(architecture: Architecture) -> Probe:
             f'model "{architecture.name}" cannot take input of shape {list(shape)}: {type(error).__name__}: {error}'
         ) from error
     spatial = any(isinstance(part, nn.Conv2d) for part in module.modules())
-    return Probe(initial, models.parameters(module), counts, draws, spatial)
+    return Probe(initial, models.parameters(module), counts, draws, spatial, features)
 
 
 @dataclass(frozen=True)
@@ -105,6 +105,7 @@ class World:
     server_optimizer: OptimizerSettings
     augment: tuple[str, ...] = ()
     device: torch.device = CPU
+    wire: Wire = field(default_factory=Wire)
 
     @property
     def clients(self) -> int:
@@ -136,7 +137,8 @@ class World:
         if self.server_model is None:
             raise ModelError("this method needs a server model; set models.server")
         shape = self.data.dataset.shape
-        if models.is_half(self.server_model):
+        own = ":" in self.server_model
+        if models.is_half(self.server_model) or (own and self.method.takes_features):
             edge = self.client_architectures[0]
             shape = models.feature_shape(edge.build(), edge.shape)  # type: ignore[assignment]
         return self._architecture(self.server_model, shape)
@@ -161,6 +163,11 @@ class World:
                 f"{', '.join(sorted(set(self.client_models)))}"
             )
         return self.client_architectures[0]
+
+    @property
+    def remembers(self) -> bool:
+        """Whether clients keep anything between requests."""
+        return bool(self.method.persistent) or self.wire.remembers("up") or self.wire.remembers("down")
 
     def private(self, client: int) -> Samples:
         """The training data of one client."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import pytest
 import torch
 from torch import Tensor
 from worlds_by_hand import HandlersOnly, world
 
-from catchment.client import Versions, Workbench, serve, state_from_message, state_to_message
+from catchment.client import Client, Versions, Workbench, serve, state_from_message, state_to_message
+from catchment.errors import DataError
 from catchment.message import Message, Payload, Request
 from catchment.method import on_client
 
@@ -170,6 +172,24 @@ def test_the_order_of_batches_depends_on_client_round_and_turn_only():
     assert order() == order(bench=Workbench(), sequence=9)
     orders = {tuple(order(round=r, turn=t)) for r in range(1, 6) for t in range(5)}
     assert len(orders) > 10
+
+
+def test_a_batch_by_number_is_that_of_the_first_request_of_the_round_in_every_request():
+    def client(turn):
+        return Client(WORLD, Request(1, "order", 3, turn, 0, Message({})), {}, Workbench())
+
+    whole = list(client(0).batches(epochs=4))
+    assert client(0).batches_per_epoch == 1  # three samples in batches of two: the last one joins
+    assert len({tuple(batch.ids.tolist()) for batch in whole}) > 1
+    for turn in (0, 5):
+        for number, batch in enumerate(whole):
+            assert all(mine.equal(its) for mine, its in zip(client(turn).batch(number), batch))
+
+
+def test_a_client_without_samples_has_no_batch_to_give():
+    empty = replace(WORLD, data=replace(WORLD.data, clients=(torch.tensor([]).long(), *WORLD.data.clients[1:])))
+    with pytest.raises(DataError, match=r"client 0 has no samples to train on; another data\.partition"):
+        Client(empty, Request(0, "order", 1, 0, 0, Message({})), {}, Workbench()).batch(0)
 
 
 # ---- versions ----------------------------------------------------------------------------------------------------

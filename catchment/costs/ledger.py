@@ -39,6 +39,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self.totals: Counter[tuple[str, str]] = Counter()  # (direction, purpose) -> bytes
+        self.fields: Counter[tuple[str, str]] = Counter()  # (direction, field) -> bytes of training, closed rounds
         self._entries: dict[tuple[str, str, int, int], Entry] = {}
 
     def book(self, client: int, direction: Direction, purpose: str, message: Message, size: int) -> None:
@@ -58,6 +59,10 @@ class Ledger:
             key = (entry.direction, entry.purpose, entry.layout, entry.framing)
             merged.setdefault(key, dataclasses.replace(entry, clients=[])).clients.extend(entry.clients)
         self._entries = {}
+        for entry in merged.values():
+            if entry.purpose == TRAINING:
+                for name, size in (*entry.layout.sizes, (FRAMING, entry.framing)):
+                    self.fields[entry.direction, _field(name)] += size * len(entry.clients)
         rows = [entry.as_json() for entry in merged.values()]
         for row in rows:
             row["clients"].sort()
@@ -66,6 +71,11 @@ class Ledger:
     def summary(self) -> dict[str, int]:
         """Bytes so far: training up and down, and everything booked apart."""
         return summarise(self.totals)
+
+
+def _field(tensor: str) -> str:
+    """The payload's field that a tensor on the wire belongs to."""
+    return tensor.partition("/")[0].partition(":")[0]
 
 
 def summarise(totals: Mapping[tuple[str, str], int]) -> dict[str, int]:

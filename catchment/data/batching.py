@@ -35,8 +35,9 @@ def batches(
     augment: Sequence[str] = (),
     augment_seed: int = 0,
     channels_last: bool = False,
+    start: int = 0,
 ) -> Iterator[Batch]:
-    """One epoch, shuffled by `seed`, or in order if it is None.
+    """One epoch, shuffled by `seed`, or in order if it is None; from batch number `start` on.
 
     A last batch of one sample joins the batch before it, because batch normalisation needs two. How a sample
     is augmented depends on `augment_seed` and its id, not on the batch it is in. Images and labels of a batch
@@ -45,7 +46,7 @@ def batches(
     if size < 1:
         raise ExperimentError(f"batch size {size} must be at least 1")
     check(augment)
-    return _epoch(samples, size, normalise, seed, augment, augment_seed, channels_last)
+    return _epoch(samples, size, normalise, seed, augment, augment_seed, channels_last, start)
 
 
 def _epoch(
@@ -56,11 +57,13 @@ def _epoch(
     augment: Sequence[str],
     augment_seed: int,
     channels_last: bool,
+    start: int,
 ) -> Iterator[Batch]:
     order = samples.index
     if seed is not None:
         order = order[torch.randperm(len(order), generator=torch_generator(seed, "shuffle"))]
-    sizes = _sizes(len(order), size)
+    sizes = batch_sizes(len(order), size)
+    order, sizes = order[sum(sizes[:start]) :], sizes[start:]
     ids_of_batches = order.split_with_sizes(sizes)
     labels_of_batches = samples.labels[order].split_with_sizes(sizes)
     for images, labels, ids in zip(_images(samples, order, sizes), labels_of_batches, ids_of_batches):
@@ -72,7 +75,7 @@ def _epoch(
         yield Batch(images, labels, ids)
 
 
-def _sizes(count: int, size: int) -> list[int]:
+def batch_sizes(count: int, size: int) -> list[int]:
     """The sizes of an epoch's batches."""
     whole, rest = divmod(count, size)
     sizes = [size] * whole

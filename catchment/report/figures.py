@@ -31,7 +31,7 @@ ORANGE, SKY, BLACK, GREY = "#E69F00", "#56B4E9", "#222222", "#767676"
 LINES = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK)
 DASHES = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "^", "D", "v")
-EVENTS = {"lost": VERMILLION, "late": ORANGE, "failed": BLACK}
+EVENTS = {"lost": VERMILLION, "late": ORANGE, "failed": BLACK, "refused": PURPLE}
 STREAMS = ((BLUE, VERMILLION), (SKY, ORANGE), (GREEN, PURPLE), (GREY, BLACK))  # up and down, of each purpose in turn
 
 TRAINING = "training"  # the purpose that comes first
@@ -335,8 +335,11 @@ def events_per_round(runs: Sequence[RunFiles]) -> Drawing | None:
         _round_axis(axes)
         _label(axes, "y", "replies")
 
-    note = "Replies that were lost on the way, came after their deadline, or that the client failed to give."
-    return Drawing("Lost, late and failed replies", note, draw)
+    note = (
+        "Replies that were lost on the way, came after their deadline, that the client failed to give, or that the "
+        "server did not accept."
+    )
+    return Drawing("Lost, late, failed and refused replies", note, draw)
 
 
 def virtual_time_per_round(runs: Sequence[RunFiles]) -> Drawing | None:

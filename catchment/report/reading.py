@@ -24,7 +24,7 @@ _MEASURED = {"server?": {"accuracy?": NUMBER}, "clients?": _SPREAD, "more?": dic
 _BYTES = {"up": int, "down": int, "evaluation": int}
 _SPENT = {"bytes": _BYTES, "seconds": NUMBER, "virtual_seconds": NUMBER}
 _MODELS = {str: {"parameters": int, "macs_per_sample": int}}
-_EVENT = {"what": {"lost", "late", "failed"}, "client": int, "handler": str, "why": str}
+_EVENT = {"what": {"lost", "late", "failed", "refused"}, "client": int, "handler": str, "why": str}
 _ENTRY = {"direction": {"up", "down"}, "purpose": str, "clients": [int], "tensors": {str: int}}
 EXPERIMENT = {"name": str, "rounds": int, "method": {"name": str}, "data": {"name": str, "clients": int}}
 ROUND = {"round": int, "accuracy?": NUMBER, **_MEASURED, **_SPENT, "events": [_EVENT]}
@@ -37,6 +37,7 @@ RESULT = {
     "lost": int,
     "late": int,
     "failed": int,
+    "refused?": int,
     "costs?": {"clients?": _MODELS, "server?": _MODELS, "peak_memory?": dict},
     "data?": dict,
     "fingerprint?": str,
@@ -120,7 +121,7 @@ class RunFiles:
             "bytes": {way: sum(record["bytes"][way] for record in self.rounds) for way in _BYTES},
             "seconds": sum(record["seconds"] for record in self.rounds),
             "virtual_seconds": self.rounds[-1]["virtual_seconds"] if self.rounds else 0.0,
-            **{what: events[what] for what in ("lost", "late", "failed")},
+            **{what: events[what] for what in ("lost", "late", "failed", "refused")},
         }
 
 

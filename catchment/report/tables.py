@@ -45,9 +45,9 @@ def summary_columns(runs: Sequence[RunFiles]) -> list[Column]:
     ]
     if any(outcome["virtual_seconds"] for outcome in outcomes):
         columns.append(Column("virtual time", [human_seconds(outcome["virtual_seconds"]) for outcome in outcomes]))
-    if any(outcome["lost"] or outcome["late"] or outcome["failed"] for outcome in outcomes):
-        events = [f"{outcome['lost']}, {outcome['late']}, {outcome['failed']}" for outcome in outcomes]
-        columns.append(Column("lost, late, failed", events))
+    troubles = [[outcome.get(what, 0) for what in ("lost", "late", "failed", "refused")] for outcome in outcomes]
+    if any(map(any, troubles)):
+        columns.append(Column("lost, late, failed, refused", [", ".join(map(str, counts)) for counts in troubles]))
     return columns
 
 

@@ -9,7 +9,7 @@ import pytest
 import catchment
 
 ROOT = Path(catchment.__file__).parent
-TOP = {"run", "experiment", "cli", "__init__", "__main__"}  # know everything; nothing else may know them
+TOP = {"run", "finished", "experiment", "cli", "__init__", "__main__"}  # know everything; nothing else may know them
 PURE = {
     "models", "data", "losses", "averaging", "evaluate", "training", "report", "names", "randomness", "errors",
     "optimizers", "export", "spool",
@@ -116,6 +116,11 @@ def test_messages_know_nobody(module):
 @pytest.mark.parametrize("module", modules_of(*MESSAGES_ONLY))
 def test_costs_codecs_and_attacks_see_messages_only(module):
     assert parts_imported(module) <= PURE | {"message", part(module)}
+
+
+@pytest.mark.parametrize("module", modules_of("codecs"))
+def test_codecs_see_messages_and_nothing_of_what_they_are_about(module):
+    assert parts_imported(module) <= {"codecs", "message", "errors", "names"}
 
 
 @pytest.mark.parametrize("module", [name for name in modules_of("methods") if not name.endswith("__init__")])

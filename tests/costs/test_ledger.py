@@ -127,3 +127,14 @@ def test_the_size_booked_is_that_of_the_bytes_that_would_cross():
     request = Request(3, "local_training", 1, 0, 7, upload(100))
     ledger.book(3, "down", "training", request.body, request.size())
     assert ledger.summary()["down"] == len(request.to_bytes())
+
+
+def test_bytes_by_field_sum_up_coded_parts_and_dicts_of_training():
+    ledger = Ledger()
+    weights = Message({"weights/a": torch.zeros(2), "weights/b:int8": torch.zeros(3, dtype=torch.int8)})
+    for purpose in ("training", "evaluation"):
+        ledger.book(0, "up", purpose, weights, 100)
+        ledger.book(1, "up", purpose, weights, 100)
+    assert not ledger.fields
+    ledger.close_round()
+    assert ledger.fields == {("up", "weights"): 2 * (8 + 3), ("up", FRAMING): 2 * (100 - 11)}

@@ -53,6 +53,19 @@ def test_a_last_single_sample_joins_the_batch_before() -> None:
     assert sizes(3, 1) == [1, 1, 1]
 
 
+@pytest.mark.parametrize("seed", [None, 5])
+def test_an_epoch_can_be_entered_at_any_batch(seed: int | None) -> None:
+    def epoch(start: int) -> list[Batch]:
+        samples = make(9, rows=torch.arange(9))
+        return list(batches(samples, 4, normalise=PLAIN, seed=seed, augment=("flip",), augment_seed=1, start=start))
+
+    whole = epoch(0)
+    assert [len(batch.ids) for batch in whole] == [4, 5]
+    (last,) = epoch(1)
+    assert all(mine.equal(its) for mine, its in zip(last, whole[1]))
+    assert epoch(2) == []
+
+
 @pytest.mark.parametrize("augment", [(), ("crop", "flip")])
 @pytest.mark.parametrize("seed", [None, 5])
 @pytest.mark.parametrize("rows", [None, torch.tensor([7, 2, 11, 3, 5]), torch.arange(4, 10)])

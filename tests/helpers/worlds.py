@@ -20,6 +20,29 @@ METHODS: dict[str, dict[str, Any]] = {
         "models": {"client": ["cnn", "resnet4"], "server": "resnet10"},
         "data": {"augment": ["crop", "flip"]},
     },
+    "split learning": {
+        "method": {"name": "split", "client_epochs": 2},
+        "models": {"client": "resnet4", "server": "resnet10"},
+        "data": {"augment": ["crop", "flip"]},
+    },
+    "splitfed": {"method": {"name": "splitfed"}, "models": {"client": "cnn", "server": "resnet10"}},
+    "splitfed, v1": {
+        "method": {"name": "splitfed", "variant": "v1"},
+        "models": {"client": "resnet4", "server": "resnet10"},
+    },
+    "fedgkt, thrifty": {
+        "method": {"name": "fedgkt", "upload_every": 2, "skip_below": 0.3, "patience": 1},
+        "models": {"client": "cnn", "server": "resnet10"},
+    },
+    "fedgkt, coded": {
+        "method": {"name": "fedgkt"},
+        "models": {"client": "cnn", "server": "resnet10"},
+        "wire": {"codecs": ["features=delta+int4+sparse+zstd", "down:logits=delta+int8(0)", "logits=fp16"]},
+    },
+    "fedavg, coded": {
+        "method": {"name": "fedavg"},
+        "wire": {"codecs": ["up:weights/*=update+feedback+topk(0.1)+int8(0)+zstd", "down:weights/*=fp16"]},
+    },
     "transfer": {"method": {"name": "sketches:Transfer"}, "models": {"client": "cnn", "server": "resnet10"}},
     "selective": {"method": {"name": "sketches:Selective"}, "data": {"public": 0.3}},
     "broadcast": {"method": {"name": "sketches:Broadcast"}, "models": {"client": ["mlp", "cnn"]}},

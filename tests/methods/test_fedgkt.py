@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors.torch import save_file
 from worlds import experiment
 
 import catchment
 from catchment.client import Client, Versions, Workbench, serve
 from catchment.data import Batch
 from catchment.errors import ExperimentError, ModelError
+from catchment.fleet import Reply
 from catchment.losses import distillation
 from catchment.message import Request
 from catchment.methods.fedgkt import FedGKT, Feedback, Knowledge, State
+from catchment.report import write_report
 from catchment.server import Server
+from catchment.spool import Spool
+from catchment.training import drops
 
 LOG3 = math.log(3)
 
@@ -102,20 +108,16 @@ def test_the_servers_logits_go_back_to_the_samples_they_were_computed_from():
     world = gkt(server_epochs=3)
     server = Server(world)
     echo = Echo()
-    state = State(echo, torch.optim.SGD(echo.parameters(), lr=0.0))
-    uploads = {
-        k: Knowledge(
-            features=(ids + 1000.0 * k).reshape(-1, 1, 1, 1),
-            logits=torch.zeros(len(ids), 2),
-            labels=torch.zeros(len(ids), dtype=torch.int64),
-            ids=ids,
-        )
-        for k, ids in ((0, torch.arange(50)), (3, torch.arange(7, 90)))
-    }
-    FedGKT(server_epochs=3).train_server(server, state, uploads)
-    for k, upload in uploads.items():
-        assert torch.equal(state.feedback[k]["ids"], upload.ids)
-        assert torch.equal(state.feedback[k]["logits"][:, 0], upload.ids + 1000.0 * k)
+    for batches in ("mixed", "by-client"):
+        with Spool() as spool:
+            state = State(echo, torch.optim.SGD(echo.parameters(), lr=0.0), {"16x4x4": spool})
+            uploads = {0: torch.arange(50), 3: torch.arange(7, 90)}
+            for k, ids in uploads.items():
+                spool.put(k, (ids + 1000.0 * k).reshape(-1, 1, 1, 1))
+                state.known[k] = {"ids": ids, "labels": torch.zeros_like(ids), "logits": torch.zeros(len(ids), 2)}
+            FedGKT(server_epochs=3, batches=batches).train_server(server, state, [0, 3])
+            for k, ids in uploads.items():
+                assert torch.equal(state.known[k]["answers"][:, 0], ids + 1000.0 * k)
 
 
 def test_feedback_changes_what_a_client_learns():
@@ -174,3 +176,236 @@ def test_wrong_settings_are_refused_before_training():
         FedGKT().check(replace(gkt(), server_model=None))
     with pytest.raises(ModelError, match="do not fit"):
         experiment("fedgkt", models={"server": "resnet20"}).build_world()
+
+
+# ---- what the server does not accept ----------------------------------------------------------------------------
+
+
+class Noted:
+    """A fleet that only takes notes."""
+
+    def __init__(self):
+        self.refused = []
+
+    def refuse(self, reply, reason):
+        self.refused.append((reply.client, reason))
+
+
+def good_upload(world, client):
+    ids = world.private(client).ids
+    n = len(ids)
+    return Knowledge(torch.rand(n, 16, 4, 4), torch.rand(n, 10), world.private(client).targets, ids, turn=1)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        (lambda u: replace(u, features=u.features[:, :, :2]), r"features are torch.float32 \[\d+, 16, 2, 4\]"),
+        (lambda u: replace(u, features=u.features.double()), r"features are torch.float64"),
+        (lambda u: replace(u, features=u.features[1:]), r"features are torch.float32 \[\d+, 16, 4, 4\]"),
+        (lambda u: replace(u, features=u.features / 0), "features hold NaN or infinity"),
+        (lambda u: replace(u, logits=u.logits * math.nan), "logits hold NaN or infinity"),
+        (lambda u: replace(u, logits=u.logits[:, :9]), r"logits are torch.float32 \[\d+, 9\]"),
+        (lambda u: replace(u, labels=u.labels + 10), r"labels run from 1\d to 1\d; there are 10 classes"),
+        (lambda u: replace(u, labels=u.labels - 10), "labels run from -"),
+        (lambda u: replace(u, ids=u.ids + 1), r"\d+ ids came that are not the \d+ of client 0"),
+        (lambda u: replace(u, ids=u.ids.flip(0)), "ids came that are not the"),
+        (lambda u: Knowledge(u.features[1:], u.logits[1:], u.labels[1:], u.ids[1:]), "ids came that are not the"),
+    ],
+)  # fmt: skip
+def test_a_bad_upload_is_refused_with_a_reason(wrong, reason):
+    world = gkt()
+    server, fleet = Server(world), Noted()
+    state = world.method.init(server)
+    assert not world.method.accept(server, state, fleet, Reply(0, 1, wrong(good_upload(world, 0))))
+    ((client, why),) = fleet.refused
+    assert client == 0
+    assert re.search(reason, why), why
+    assert not state.known
+    assert world.method.accept(server, state, fleet, Reply(0, 1, good_upload(world, 0)))
+    assert len(state.features["16x4x4"]) == len(world.private(0))
+
+
+def test_fewer_samples_must_stand_beside_the_upload_that_the_server_has():
+    world = gkt(skip_below=0.1, augment_features=False)
+    server, fleet = Server(world), Noted()
+    state = world.method.init(server)
+    whole = good_upload(world, 0)
+    assert world.method.accept(server, state, fleet, Reply(0, 1, whole))
+    few = Knowledge(whole.features[3:5] + 1, whole.logits[3:5] + 1, whole.labels[3:5], whole.ids[3:5], 2, beside=7)
+    assert not world.method.accept(server, state, fleet, Reply(0, 2, few))
+    assert "2 of" in fleet.refused[0][1]
+    foreign = replace(few, beside=1, ids=world.private(1).ids[3:5])
+    assert not world.method.accept(server, state, fleet, Reply(0, 2, foreign))
+    assert world.method.accept(server, state, fleet, Reply(0, 2, replace(few, beside=1)))
+    rows = state.features["16x4x4"].rows(0)
+    assert torch.equal(rows[3:5], whole.features[3:5] + 1)
+    assert torch.equal(rows[:3], whole.features[:3])
+    assert torch.equal(state.known[0]["logits"][3:5], whole.logits[3:5] + 1)
+
+
+def test_a_refused_upload_is_in_the_record_and_the_round_goes_on(tmp_path):
+    e = experiment("fedgkt", method={"name": "models_of_users:OneLies"}, participation={"fraction": 1.0})
+    result = catchment.run(e, out=tmp_path / "run")
+    assert result["refused"] == 3
+    events = [
+        e for line in (tmp_path / "run" / "rounds.jsonl").read_text().splitlines() for e in json.loads(line)["events"]
+    ]
+    assert {(e["what"], e["client"], e["handler"]) for e in events} == {("refused", 2, "local_training")}
+    assert all("hold NaN" in e["why"] for e in events)
+    write_report([tmp_path / "run"], tmp_path / "report.html")
+    assert "features hold NaN or infinity" in (tmp_path / "report.html").read_text()
+
+
+# ---- schedule, start, thrift ------------------------------------------------------------------------------------
+
+
+def test_the_rate_drops_after_so_many_evaluations_without_a_better_one():
+    assert [drops([0.1, 0.2, 0.2, 0.1, 0.3, 0.3, 0.3][:n], 2) for n in range(8)] == [0, 0, 0, 0, 1, 1, 1, 2]
+    server = Server(gkt())
+    server.history = [0.5, 0.4, 0.3]
+    assert FedGKT(patience=2, factor=0.5).rate(server) == 0.5
+    assert FedGKT(patience=3).rate(server) == 1.0
+    assert FedGKT().rate(server) == 1.0
+
+
+def test_a_lower_rate_reaches_clients_and_server(tmp_path):
+    world = gkt()
+    steps = []
+    for rate in (1.0, 1e-9):
+        versions = Versions()
+        local_training(world, feedback=Feedback(rate=rate), versions=versions)
+        first = world.client_architecture(0).probe.initial["extractor.0.weight"]
+        steps.append((versions.newest(9)["model"]["extractor.0.weight"] - first).abs().max().item())
+    assert steps[0] > 1e-3 > 1e-6 > steps[1]
+    server = Server(world)
+    server.round, server.history = 2, [0.5, 0.4]
+    state = world.method.init(server)
+    FedGKT(patience=1, factor=0.5).round(server, state, NobodyThere())
+    assert state.optimizer.param_groups[0]["lr"] == world.server_optimizer.lr / 2
+
+
+class NobodyThere:
+    def cohort(self):
+        return []
+
+    def ask(self, handler, bodies):
+        return iter(())
+
+
+def test_pretrained_extractors_reach_every_client_and_are_recorded(tmp_path):
+    whole = experiment("centralized", models={"client": "cnn"}, rounds=1)
+    catchment.run(whole, out=tmp_path / "central")
+    stem = catchment.Run(tmp_path / "central").model()
+    save_file({name: tensor.contiguous() for name, tensor in stem.state_dict().items()}, tmp_path / "stem.safetensors")
+    options = {"name": "fedgkt", "start": "pretrained", "checkpoint": str(tmp_path / "stem.safetensors")}
+    e = experiment("fedgkt", method=options, rounds=1, optimizer={"client": {"name": "sgd", "lr": 1e-12}})
+    result = catchment.run(e, out=tmp_path / "run")
+    assert result["options"]["start"] == "pretrained"
+    run = catchment.Run(tmp_path / "run")
+    given = stem.extractor.state_dict()
+    for client in range(5):  # those of the round, and those that were not asked
+        weights = run.client_model(client).extractor.state_dict()
+        assert all(torch.allclose(weights[n], t, atol=1e-6) for n, t in given.items() if "running" not in n), client
+    with pytest.raises(ExperimentError, match="cannot be read as a safetensors file"):
+        experiment("fedgkt", method={**options, "checkpoint": "nowhere.safetensors"}).build_world()
+    save_file({"weight": torch.zeros(1)}, tmp_path / "other.safetensors")
+    with pytest.raises(ExperimentError, match=r"has no tensors extractor\.\*"):
+        experiment("fedgkt", method={**options, "checkpoint": str(tmp_path / "other.safetensors")}).build_world()
+
+
+def test_a_shared_stem_is_trained_on_public_data():
+    e = experiment("fedgkt", method={"name": "fedgkt", "start": "shared-stem", "stem_epochs": 2}, data={"public": 0.3})
+    world = e.build_world()
+    stem = world.method.first_stem(Server(world))
+    first = world.client_architecture(0).build().extractor.state_dict()
+    assert stem.keys() == first.keys()
+    assert any(not torch.equal(stem[name], first[name]) for name in stem)
+    assert catchment.run(e)["options"]["start"] == "shared-stem"
+    with pytest.raises(ExperimentError, match=r"set data\.public"):
+        experiment("fedgkt", method={"name": "fedgkt", "start": "shared-stem"}).build_world()
+
+
+def features_sent(out):
+    """Rows of features that went up, round by round."""
+    rows = [json.loads(line) for line in (out / "ledger.jsonl").read_text().splitlines()]
+    return [
+        sum(len(e["clients"]) * e["tensors"].get("features", 0) for e in r["entries"]) // (16 * 4 * 4 * 4) for r in rows
+    ]
+
+
+def test_uploads_every_second_turn_only(tmp_path):
+    e = experiment("fedgkt", method={"name": "fedgkt", "upload_every": 2}, rounds=4, participation={"fraction": 1.0})
+    result = catchment.run(e, out=tmp_path / "run")
+    assert features_sent(tmp_path / "run") == [300, 0, 300, 0]
+    assert result["accuracy"] > 0.2  # the server trained on what it had
+
+
+def test_samples_whose_features_barely_changed_are_not_sent_again(tmp_path):
+    def sent(skip_below, lr, name):
+        e = experiment(
+            "fedgkt",
+            method={"name": "fedgkt", "skip_below": skip_below},
+            optimizer={"client": {"name": "sgd", "lr": lr}},
+            participation={"fraction": 1.0},
+        )
+        catchment.run(e, out=tmp_path / name)
+        return features_sent(tmp_path / name)
+
+    some = sent(0.05, 0.5, "some")
+    assert some[0] == 300
+    assert 0 < some[1] < 300
+    assert sent(1e6, 0.05, "none") == [300, 0, 0]
+    with pytest.raises(ExperimentError, match="augment_features = false"):
+        gkt(skip_below=0.1)
+
+
+def test_what_a_client_believes_the_server_has_is_what_it_has():
+    method = FedGKT(skip_below=0.5)
+    old = torch.tensor([[2.0, 0.0], [0.0, 2.0], [1.0, 1.0]])
+    new = old + torch.tensor([[0.9, 0.0], [0.0, 1.1], [0.0, 0.0]])  # 0.45, 0.55 and 0 of the norm
+    upload = Knowledge(new, torch.zeros(3, 2), torch.tensor([0, 1, 0]), torch.tensor([4, 5, 9]), turn=6)
+    few, after = method.skip(upload, {"features": old, "turn": torch.tensor(3)}, holds=3)
+    assert few.ids.tolist() == [5]
+    assert torch.equal(few.features, new[1:2])
+    assert (few.turn, few.beside) == (6, 3)
+    assert torch.equal(after["features"], torch.stack([old[0], new[1], old[2]]))
+    assert int(after["turn"]) == 6
+    # The server lost the last upload: everything goes.
+    whole, after = method.skip(upload, {"features": old, "turn": torch.tensor(3)}, holds=2)
+    assert whole.ids.tolist() == [4, 5, 9]
+    assert torch.equal(after["features"], new)
+
+
+# ---- asynchronous -----------------------------------------------------------------------------------------------
+
+
+def test_a_device_that_never_answers_does_not_stop_the_run():
+    never = {"profile": ["dead", "fast"], "profiles": {"fast": {"latency": 0.1}, "dead": {"latency": 1e12}}}
+    options = {"name": "fedgkt", "asynchronous": True}
+    result = catchment.run(experiment("fedgkt", method=options, data={"clients": 4}, devices=never, rounds=4))
+    assert result["virtual_seconds"] < 10
+
+
+def test_with_a_quota_every_client_does_its_rounds(tmp_path):
+    slow = {"profile": ["fast", "slow"], "profiles": {"fast": {"latency": 0.1}, "slow": {"latency": 5.0}}}
+
+    def turns(quota, name):
+        options = {"name": "fedgkt", "asynchronous": True, "quota": quota}
+        e = experiment("fedgkt", method=options, data={"clients": 4}, devices=slow, rounds=3)
+        result = catchment.run(e, out=tmp_path / name)
+        rows = [json.loads(line) for line in (tmp_path / name / "ledger.jsonl").read_text().splitlines()]
+        up = [e for row in rows for e in row["entries"] if e["direction"] == "up" and e["purpose"] == "training"]
+        counts = [sum(e["clients"].count(k) for e in up) for k in range(4)]
+        return counts, result["virtual_seconds"]
+
+    assert turns(True, "quota") == ([3, 3, 3, 3], pytest.approx(30.0, abs=0.5))
+    counts, seconds = turns(False, "free")
+    assert sum(counts) == 12
+    assert counts[0] > 3 > counts[1]
+    assert seconds < 15
+
+
+def test_features_need_not_be_maps():
+    e = experiment("fedgkt", models={"client": "models_of_users:flat_edge", "server": "models_of_users:flat_half"})
+    assert catchment.run(e)["accuracy"] > 0.2

@@ -158,7 +158,7 @@ def test_no_numbers_no_figure(make_run, run):
     assert drawings([empty, empty]) == []
     titles = [drawing.title for drawing in drawings([run])]
     assert "Accuracy per round" in titles
-    assert "Lost, late and failed replies" not in titles
+    assert "Lost, late, failed and refused replies" not in titles
     assert "Virtual time per round" not in titles
 
 

@@ -48,7 +48,7 @@ def test_numbers(runs):
             "bytes down": "3.00 MiB",
             "bytes to evaluate": "100 B",
             "wall time": "1 min 05 s",
-            "lost, late, failed": "13, 2, 1",
+            "lost, late, failed, refused": "13, 2, 1, 0",
         },
         {
             "run": "unfinished",
@@ -60,7 +60,7 @@ def test_numbers(runs):
             "bytes down": "900 B",
             "bytes to evaluate": "0 B",
             "wall time": "1.50 s",
-            "lost, late, failed": "0, 0, 0",
+            "lost, late, failed, refused": "0, 0, 0, 0",
         },
     ]
 

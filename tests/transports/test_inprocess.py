@@ -16,6 +16,7 @@ import catchment
 from catchment.errors import ExperimentError
 from catchment.message import Message, Payload, Request
 from catchment.method import on_client
+from catchment.transports import inprocess
 from catchment.transports.devices import DEVICES, Device, Faults
 from catchment.transports.inprocess import SHORT, InProcess
 
@@ -113,6 +114,49 @@ def test_the_clock_decides_the_order_and_stops_at_the_deadline():
     assert [transport.pull(FOREVER).client for _ in range(2)] == [2, 0]
     assert transport.now == 6.0
     transport.close()
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_large_replies_wait_on_the_disk_and_nothing_else_changes(workers, monkeypatch, tmp_path):
+    def arrivals(large):
+        monkeypatch.setattr(inprocess, "LARGE", large)
+        transport = InProcess(
+            WORLD, devices=[Device(latency=t, up=0.01) for t in (3.0, 1.0, 2.0)], workers=workers, directory=tmp_path
+        )
+        transport.push([request(k) for k in range(6)])
+        found, held = [], []
+        for _ in range(6):
+            response = transport.pull(FOREVER)
+            held.append(sum(k in transport._held for k in range(6)))
+            found.append((response._replace(seconds=0.0, body=None), response.body.to_bytes(), transport.now))
+        assert transport._held.size == 0  # space is given back
+        transport.close()
+        return found, held
+
+    in_memory, held = arrivals(10_000)
+    assert held == [0] * 6
+    on_disk, held = arrivals(1_000)  # a reply has 250 numbers of 4 bytes
+    assert held == [5, 4, 3, 2, 1, 0]
+    assert on_disk == in_memory
+    assert [response.client for response, _, _ in on_disk] == [1, 4, 2, 5, 0, 3]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_closing_gives_back_what_still_waits_on_the_disk(monkeypatch, tmp_path):
+    monkeypatch.setattr(inprocess, "LARGE", 1_000)
+    transport = InProcess(WORLD, devices=[Device(latency=1.0)], directory=tmp_path)
+    transport.push([request(k) for k in range(3)])
+    transport.pull(FOREVER)
+    assert transport._held.size > 2_000
+    transport.close()
+    assert transport._held.size == 0
+
+
+def test_replies_that_stream_do_not_go_to_the_disk(monkeypatch, tmp_path):
+    monkeypatch.setattr(inprocess, "LARGE", 1_000)
+    transport = InProcess(WORLD, directory=tmp_path / "missing")
+    transport.push([request(0), request(1, purpose="evaluation")])
+    assert [transport.pull(FOREVER).body.tensors["values"][0].item() for _ in range(2)] == [1.0, 0.0]
 
 
 def test_asides_take_no_time_and_come_first():

@@ -1,0 +1,89 @@
+"""What a rule may say, and what is answered when it makes no sense."""
+
+import pytest
+
+from catchment.codecs import Chain, Rule, Stage, Wire, parse_rule
+from catchment.errors import ExperimentError
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("features=int8+zstd", Rule("features", Chain((Stage("int8", axis=1), Stage("zstd", level=3))))),
+        (
+            "up:weights/*=update+feedback+topk(0.01)",
+            Rule("weights/*", Chain((Stage("update"), Stage("feedback"), Stage("topk", share=0.01))), "up"),
+        ),
+        ("down:logits=fp16", Rule("logits", Chain((Stage("fp16"),)), "down")),
+        (
+            "*=int4(0)+sparse+zstd(19)",
+            Rule("*", Chain((Stage("int4", axis=0), Stage("sparse"), Stage("zstd", level=19)))),
+        ),
+        ("a=b = delta + bf16", Rule("a=b", Chain((Stage("delta"), Stage("bf16"))))),
+        ("x=topk(1)", Rule("x", Chain((Stage("topk", share=1.0),)))),
+    ],
+)
+def test_a_rule_is_direction_pattern_and_chain(text, rule):
+    assert parse_rule(text) == rule
+
+
+@pytest.mark.parametrize("chain", ["int8+zstd", "int8(0)+zstd(9)", "update+feedback+topk(0.01)+int4", "delta+fp16"])
+def test_a_chain_prints_as_it_was_written(chain):
+    assert str(parse_rule(f"up:x={chain}").chain) == chain
+
+
+REFUSED = {
+    "features": r'codec rule "features" has no "="; write PATTERN=CHAIN',
+    "=int8": r'codec rule "=int8" names no tensors',
+    "up:=int8": r"names no tensors",
+    "upp:x=int8": r'has "upp:" in front; did you mean "up"\?',
+    "x=": r'unknown stage ""; known: bf16, delta',
+    "x=int9": r'codec rule "x=int9": unknown stage "int9"; did you mean "int8"\?',
+    "x=zstd(": r'"zstd\(" is no stage',
+    "x=fp16(3)": r"fp16 has no options; write fp16 instead of fp16\(3\)",
+    "x=int8(-1)": r"int8\(-1\) needs an axis that counts from 0, as in int8\(0\)",
+    "x=int8(a)": r"int8\(a\) needs an axis",
+    "x=zstd(0)": r"zstd\(0\) needs a level from 1 to 22",
+    "x=zstd(23)": r"needs a level from 1 to 22",
+    "x=topk": r"topk needs the share to keep, above 0 and at most 1, as in topk\(0.01\)",
+    "x=topk(0)": r"topk needs the share",
+    "x=topk(1.5)": r"topk needs the share",
+    "x=topk(nan)": r"topk needs the share",
+    "x=zstd+fp16": r"has fp16 after zstd; a chain goes: delta or update; feedback; topk; one of fp16",
+    "x=int8+topk(0.1)": r"has topk after int8; a chain goes",
+    "x=sparse+int8": r"has int8 after sparse; a chain goes",
+    "x=fp16+delta": r"has delta after fp16; a chain goes",
+    "x=int8+int4": r"has both int8 and int4, of which a chain has one; a chain goes",
+    "x=zstd+zstd": r"has zstd twice, of which a chain has one",
+    "up:x=delta+update+fp16": r"has both delta and update",
+    "x=feedback": r"has feedback before nothing that loses anything",
+    "x=feedback+zstd": r"has feedback before nothing that loses anything",
+    "x=delta": r"ends with delta, which makes nothing smaller; put one of topk, fp16, bf16, int8, int4, sparse, zstd",
+    "x=delta+feedback+topk(0.1)": r"would send twice what was left out",
+    "down:x=update+int8": r'goes up only; write "up:x=update\+int8", or use delta',
+    "x=update+int8": r"goes up only",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", REFUSED, ids=str)
+def test_what_makes_no_sense_is_refused_with_the_reason(text):
+    with pytest.raises(ExperimentError, match=REFUSED[text]):
+        parse_rule(text)
+
+
+def test_the_first_rule_that_fits_applies():
+    wire = Wire.parse(["up:weights/head.*=fp16", "weights/*=int8(0)", "down:*=zstd"])
+    assert str(wire.chain("weights/head.0", "up")) == "fp16"
+    assert str(wire.chain("weights/head.0", "down")) == "int8(0)"
+    assert str(wire.chain("logits", "down")) == "zstd"
+    assert wire.chain("logits", "up") is None
+    assert wire.chain("Weights/x", "up") is None
+
+
+def test_a_wire_knows_what_it_touches_and_where_it_needs_a_memory():
+    assert not Wire().touches("up")
+    wire = Wire.parse(["up:x=feedback+topk(0.1)", "down:y=fp16"])
+    assert (wire.touches("up"), wire.touches("down")) == (True, True)
+    assert (wire.remembers("up"), wire.remembers("down")) == (True, False)
+    assert Wire.parse(["x=delta+int8"]).remembers("down")
+    assert not Wire.parse(["up:x=update+int8"]).remembers("up")

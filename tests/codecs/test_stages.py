@@ -1,0 +1,311 @@
+"""Every stage on numbers worked by hand: what it stores, what comes back, how many bytes it takes."""
+
+import numpy as np
+import pyarrow
+import pytest
+import torch
+
+from catchment.codecs import stages
+from catchment.codecs.rules import parse_chain
+from catchment.errors import ProtocolError, WireError
+
+
+def through(values, text):
+    """Parts of a tensor, and what the receiver makes of them."""
+    chain = parse_chain(text, "test")
+    coarse = stages.coarsen(values, chain, "x")
+    packed = stages.pack(coarse, chain)
+    back = stages.unpack(packed.parts, packed.chain, values.dtype, values.shape, packed.nonzero)
+    restored = stages.restore(back, packed.chain, values.dtype, values.shape)
+    assert torch.equal(restored, stages.restore(coarse, chain, values.dtype, values.shape))  # what the sender expects
+    assert (restored.dtype, restored.shape) == (values.dtype, values.shape)
+    return packed, restored
+
+
+def lists(packed):
+    return {name: part.tolist() for name, part in packed.parts.items()}
+
+
+def relu_noise(*shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(1)).relu_()
+
+
+# ---- casts ------------------------------------------------------------------------------------------------------
+
+
+def test_fp16_rounds_and_stays_finite():
+    x = torch.tensor([1 / 3, 1e6, -1e6, float("inf"), -float("inf"), 1e-9])
+    packed, restored = through(x, "fp16")
+    assert packed.parts["values"].dtype == torch.float16
+    assert restored.tolist() == [0.333251953125, 65504, -65504, float("inf"), -float("inf"), 0]
+
+
+def test_bf16_keeps_eight_bits_of_the_fraction_and_stays_finite():
+    packed, restored = through(torch.tensor([1 + 1 / 128, 1 + 1 / 512, 3.4e38]), "bf16")
+    assert packed.parts["values"].dtype == torch.bfloat16
+    assert restored.tolist() == [1 + 1 / 128, 1, torch.finfo(torch.bfloat16).max]
+
+
+def test_a_cast_passes_nan_on():
+    assert through(torch.tensor([1.0]), "fp16")[1].tolist() == [1]
+    chain = parse_chain("fp16", "test")
+    values = stages.coarsen(torch.tensor([float("nan"), 1e6]), chain, "x").values
+    assert values.isnan().tolist() == [True, False]
+    assert values[1] == 65504
+
+
+# ---- int8 and int4 ----------------------------------------------------------------------------------------------
+
+
+def test_int8_stores_levels_from_zero_modulo_256():
+    packed, restored = through(torch.tensor([-55.0, 0.0, 200.0, 0.4, 0.6, -0.6]), "int8")  # steps of (200 + 55) / 255
+    assert lists(packed) == {"ranges": [-55, 200], "values": [201, 0, 200, 0, 1, 255]}
+    assert restored.tolist() == [-55, 0, 200, 0, 1, -1]
+
+
+def test_int8_has_a_range_for_each_index_of_the_axis():
+    x = torch.tensor([[[0.0, 255.0]], [[510.0, 0.0]]])  # [2, 1, 2]
+    assert lists(through(x, "int8(0)")[0]) == {"ranges": [0, 0, 255, 510], "values": [0, 255, 255, 0]}
+    assert lists(through(x, "int8")[0]) == {"ranges": [0, 510], "values": [0, 128, 255, 0]}
+    assert lists(through(x, "int8(2)")[0]) == {"ranges": [0, 0, 510, 255], "values": [0, 255, 255, 0]}
+    assert lists(through(x, "int8(3)")[0]) == lists(through(x, "int8")[0])  # no such axis: one range
+
+
+def test_a_row_of_numbers_has_one_range():
+    assert lists(through(torch.tensor([255.0, 0.0]), "int8(0)")[0]) == {"ranges": [0, 255], "values": [255, 0]}
+    assert lists(through(torch.tensor(-255.0), "int8")[0]) == {"ranges": [-255, 0], "values": [1]}
+
+
+def test_int4_packs_two_levels_to_a_byte_the_first_below():
+    packed, restored = through(torch.tensor([-5.0, 0.0, 10.0]), "int4")  # steps of 1; -5 is level 11 modulo 16
+    assert lists(packed) == {"ranges": [-5, 10], "values": [11, 10]}
+    assert restored.tolist() == [-5, 0, 10]
+    assert lists(through(torch.tensor([1.0, 2.0, 3.0, 15.0]), "int4")[0])["values"] == [1 + 16 * 2, 3 + 16 * 15]
+
+
+def test_int4_cuts_off_an_outlier_when_that_is_the_smaller_error():
+    x = torch.tensor([30.0] + [1.0, 3.0, 5.0] * 1000)
+    # whole range: steps of 2, an error of 1 for each of 3000; half of it: steps of 1, and 15 squared for the outlier
+    packed, restored = through(x, "int4")
+    assert packed.parts["ranges"].tolist() == [0, 15]
+    assert restored.tolist() == [15.0] + [1.0, 3.0, 5.0] * 1000
+
+
+def test_int4_looks_at_evenly_spaced_numbers_of_a_large_channel():
+    x = torch.zeros(2, 8192)
+    x[0, ::2], x[1, ::2] = 15.0, 30.0  # only these are looked at: every second of 8192
+    x[0, 1] = 30.0  # not looked at, but known to the range
+    assert through(x, "int4(0)")[0].parts["ranges"].tolist() == [0, 0, 15, 30]
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-30, 1e30])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_int8_is_off_by_half_a_step_at_most_and_keeps_zeros(axis, scale):
+    x = torch.randn(5, 6, 7, generator=torch.Generator().manual_seed(3)) * scale
+    x[:, :, 2] = 0
+    packed, restored = through(x, f"int8({axis})")
+    low, high = packed.parts["ranges"].view(2, -1)
+    steps = ((high - low) / 255).view([-1 if dim == axis else 1 for dim in range(3)])
+    assert ((restored - x).abs() <= steps * 0.5001).all()
+    assert (restored[x == 0] == 0).all()
+    assert not (restored[x == 0]).signbit().any()
+
+
+def test_numbers_too_small_for_a_step_become_zero():
+    assert through(torch.tensor([1e-44, 0.0]), "int8")[1].tolist() == [0, 0]
+    assert through(torch.zeros(4), "int4")[1].tolist() == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_other_floats_come_back_in_their_dtype(dtype):
+    _, restored = through(torch.tensor([-55.0, 0.0, 200.0], dtype=dtype), "int8")
+    assert restored.tolist() == [-55, 0, 200]
+
+
+def test_the_largest_half_precision_number_does_not_become_infinite():
+    x = torch.tensor([65504.0, -100.0], dtype=torch.float16)  # steps of 257.3 from 0: the last level is 65604
+    assert through(x, "int8")[1].tolist() == [65504, 0]
+
+
+@pytest.mark.parametrize("stage", ["int8", "int4", "topk(0.5)"])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_what_is_not_finite_is_refused_by_name(stage, bad):
+    with pytest.raises(ProtocolError, match=rf"^x holds NaN or infinity, which {stage[:4]} cannot carry"):
+        through(torch.tensor([[1.0, bad], [2.0, 3.0]]), stage)
+
+
+def test_a_number_near_the_end_of_float32_is_refused():
+    with pytest.raises(ProtocolError, match=r"x holds a number beyond 1e\+38, which int8 cannot carry"):
+        through(torch.tensor([2e38]), "int8")
+    assert through(torch.tensor([1e38, -1e38]), "int8")[1].isfinite().all()
+
+
+# ---- topk -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("share", "positions", "values"),
+    [(0.5, [1, 3, 4], [-3, 3, -3]), (0.34, [1, 3], [-3, 3]), (0.01, [1], [-3]), (0.67, [1, 2, 3, 4], [-3, 2, 3, -3])],
+)
+def test_topk_keeps_the_largest_and_of_equal_ones_the_first(share, positions, values):
+    x = torch.tensor([[1.0, -3.0, 2.0], [3.0, -3.0, 0.5]])
+    packed, restored = through(x, f"topk({share})")
+    assert lists(packed) == {"positions": positions, "values": values}
+    expected = [0.0] * 6
+    for position, value in zip(positions, values):
+        expected[position] = value
+    assert restored.reshape(-1).tolist() == expected
+    assert packed.parts["positions"].dtype == torch.int32
+
+
+def test_later_stages_work_on_the_values_that_topk_kept():
+    packed, restored = through(torch.tensor([[0.1, -5.0], [10.0, 0.2]]), "topk(0.5)+int4")
+    assert lists(packed) == {"positions": [1, 2], "ranges": [-5, 10], "values": [11 + 16 * 10]}
+    assert restored.tolist() == [[0, -5], [10, 0]]
+
+
+# ---- sparse -----------------------------------------------------------------------------------------------------
+
+
+def test_sparse_is_a_bitmap_and_the_values():
+    x = torch.tensor([0, 5, 0, 0, 7, 0, 0, 0, 0, 1], dtype=torch.int32)
+    packed, restored = through(x, "sparse")
+    assert lists(packed) == {"bitmap": [2 + 16, 2], "values": [5, 7, 1]}
+    assert packed.nonzero == 3
+    assert torch.equal(restored, x)
+
+
+def test_sparse_keeps_the_sign_of_zero():
+    x = torch.tensor([0.0, -0.0, 0.0, 0.0])
+    packed, restored = through(x, "sparse")
+    assert packed.nonzero == 1
+    assert restored.signbit().tolist() == [False, True, False, False]
+
+
+def test_sparse_after_int4_packs_the_levels_that_are_left():
+    packed, restored = through(torch.tensor([0.0, 15.0, 0.0, 0.0, 3.0, 0.0, 0.0, 0.0, 7.0] + [0.0] * 23), "int4+sparse")
+    assert lists(packed) == {"ranges": [0, 15], "bitmap": [2 + 16, 1, 0, 0], "values": [15 + 16 * 3, 7]}
+    assert restored.tolist()[:9] == [0, 15, 0, 0, 3, 0, 0, 0, 7]
+
+
+def test_sparse_is_left_out_where_it_would_not_help():
+    packed, _ = through(torch.tensor([1, 2, 3, 0], dtype=torch.uint8), "sparse")  # 1 + 3 bytes against 4
+    assert lists(packed) == {"values": [1, 2, 3, 0]}
+    assert str(packed.chain) == ""
+    assert packed.nonzero is None
+
+
+# ---- zstd -------------------------------------------------------------------------------------------------------
+
+
+def test_zstd_holds_the_bytes_of_all_parts_in_planes():
+    x = torch.tensor([1.0, 2.0, 3.0, 1e-3] * 64)
+    packed, _ = through(x, "topk(0.75)+fp16+zstd")
+    assert list(packed.parts) == ["zstd"]
+    raw = pyarrow.Codec("zstd").decompress(packed.parts["zstd"].numpy(), decompressed_size=192 * 4 + 192 * 2)
+    positions = np.array([i for i in range(256) if i % 4 != 3], dtype="<i4")
+    values = np.array([1, 2, 3] * 64, dtype="<f2")
+    planes = [(positions >> shift & 255).astype(np.uint8) for shift in (0, 8, 16, 24)]
+    planes += [(values.view("<u2") >> shift & 255).astype(np.uint8) for shift in (0, 8)]
+    assert bytes(raw) == np.concatenate(planes).tobytes()
+
+
+def test_zstd_is_left_out_where_it_would_not_help():
+    noise = torch.randint(0, 256, (500,), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    packed, _ = through(noise, "zstd")
+    assert str(packed.chain) == ""
+    assert torch.equal(packed.parts["values"], noise)
+
+
+def test_a_higher_level_is_passed_on():
+    x = (torch.arange(60_000) * 7919 % 1013).to(torch.int32)
+    assert len(through(x, "zstd(19)")[0].parts["zstd"]) < len(through(x, "zstd(1)")[0].parts["zstd"])
+
+
+# ---- sizes ------------------------------------------------------------------------------------------------------
+
+ELEMENTS = 8 * 4 * 16 * 16
+
+
+@pytest.mark.parametrize(
+    ("chain", "size"),
+    [
+        ("fp16", ELEMENTS * 2),
+        ("int8", ELEMENTS + 2 * 4 * 4),
+        ("int8(0)", ELEMENTS + 2 * 4 * 8),
+        ("int4", ELEMENTS // 2 + 2 * 4 * 4),
+        ("topk(0.01)", 82 * (4 + 4)),
+        ("topk(0.01)+fp16", 82 * (4 + 2)),
+        ("topk(0.01)+int8", 82 * (4 + 1) + 2 * 4),
+        ("topk(0.01)+int4", 82 * 4 + 41 + 2 * 4),
+    ],
+)
+def test_parts_have_the_bytes_that_arithmetic_says(chain, size):
+    packed, _ = through(relu_noise(8, 4, 16, 16), chain)
+    assert sum(part.numel() * part.element_size() for part in packed.parts.values()) == size
+
+
+def test_sparse_parts_have_the_bytes_that_arithmetic_says():
+    x = relu_noise(8, 4, 16, 16)
+    kept = int((x > 0).sum())
+    packed, _ = through(x, "sparse")
+    assert packed.nonzero == kept
+    assert [len(part) for part in packed.parts.values()] == [ELEMENTS // 8, kept]
+
+
+# ---- damage -----------------------------------------------------------------------------------------------------
+
+
+DAMAGED = {
+    "values of another dtype": ("fp16", [8], {"values": torch.zeros(8)}, "part values is torch.float32 of shape"),
+    "too few values": ("int8", [8], {"values": torch.zeros(7, dtype=torch.uint8)}, r"\[8\] was expected"),
+    "too many ranges": ("int8", [8], {"ranges": torch.zeros(4)}, r"part ranges is torch.float32 of shape \[4\]"),
+    "a range above zero": ("int8", [8], {"ranges": torch.tensor([1.0, 2.0])}, "a range does not reach"),
+    "a range below zero": ("int8", [8], {"ranges": torch.tensor([-2.0, -1.0])}, "a range does not reach"),
+    "a range with NaN": ("int8", [8], {"ranges": torch.tensor([0.0, float("nan")])}, "a range does not reach"),
+    "an endless range": ("int8", [8], {"ranges": torch.tensor([0.0, float("inf")])}, "a range does not reach"),
+    "a padded nibble": ("int4", [7], {"values": torch.full((4,), 255, dtype=torch.uint8)}, "last nibble is not zero"),
+    "a position twice": ("topk(0.25)", [8], {"positions": torch.tensor([3, 3]).int()}, "positions do not rise"),
+    "a position below 0": ("topk(0.25)", [8], {"positions": torch.tensor([-1, 3]).int()}, "within 0 to 7"),
+    "a position beyond": ("topk(0.25)", [8], {"positions": torch.tensor([3, 8]).int()}, "within 0 to 7"),
+    "a padded bitmap": ("sparse", [12], {"bitmap": torch.tensor([1, 128]).byte()}, "padding of its bitmap"),
+    "a bit too many": ("sparse", [12], {"bitmap": torch.tensor([3, 0]).byte()}, "2 bits set for 1 values"),
+    "zstd of words": ("int8+zstd", [999], {"zstd": torch.zeros(9)}, "part zstd is not a string of bytes"),
+    "zstd of nothing": ("int8+zstd", [999], {"zstd": torch.zeros(0).byte()}, "0 bytes of zstd do not hold the 1,007"),
+    "zstd of junk": ("int8+zstd", [999], {"zstd": torch.zeros(9).byte()}, "zstd cannot read it"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", DAMAGED)
+def test_damaged_parts_are_refused_with_the_reason(case):
+    text, shape, wrong, reason = DAMAGED[case]
+    chain = parse_chain(text, "test")
+    x = torch.zeros(shape)
+    x[0] = 1
+    packed = stages.pack(stages.coarsen(x, chain, "x"), chain)
+    assert packed.chain == chain
+    with pytest.raises(WireError, match=reason):
+        stages.unpack(packed.parts | wrong, chain, x.dtype, x.shape, packed.nonzero)
+
+
+def test_truth_values_are_zero_or_one():
+    chain = parse_chain("sparse", "test")
+    parts = {"bitmap": torch.tensor([1, 0]).byte(), "values": torch.tensor([2]).byte().view(torch.bool)}
+    with pytest.raises(WireError, match="truth values other than 0 and 1"):
+        stages.unpack(parts, chain, torch.bool, torch.Size([16]), 1)
+
+
+def test_few_bytes_of_zstd_cannot_ask_for_much_memory():
+    chain = parse_chain("zstd", "test")
+    with pytest.raises(WireError, match=r"10 bytes of zstd do not hold the 4,294,967,296 bytes that its shape needs"):
+        stages.unpack({"zstd": torch.zeros(10).byte()}, chain, torch.float32, torch.Size([2**30]), None)
+
+
+def test_zstd_that_holds_another_size_is_refused():
+    chain = parse_chain("zstd", "test")
+    squeezed = pyarrow.Codec("zstd").compress(bytes(1000), asbytes=True)
+    part = torch.tensor(list(squeezed), dtype=torch.uint8)
+    for count in (999, 1001):
+        with pytest.raises(WireError, match="zstd cannot read it"):
+            stages.unpack({"zstd": part}, chain, torch.uint8, torch.Size([count]), None)
+    assert not stages.unpack({"zstd": part}, chain, torch.uint8, torch.Size([1000]), None).values.any()

@@ -1,0 +1,389 @@
+"""Whole messages through the rules: what travels, what comes back, and what both sides remember."""
+
+import json
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from catchment.codecs import CODECS, Wire
+from catchment.errors import ProtocolError, WireError
+from catchment.message import Message
+
+DTYPES = [
+    torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2,
+    torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.uint16, torch.uint32, torch.uint64,
+    torch.bool,
+]  # fmt: skip
+
+
+def noise(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def through(wire: Wire, message: Message, direction="up", *, number=0, base=None) -> tuple[Message, Message]:
+    """What travels and what comes out of it, without memory: by hand and by bytes alike."""
+    travelling, _ = wire.encode(message, direction, {}, number=number, base=base)
+    decoded, _ = wire.decode(travelling, direction, {}, number=number, base=base)
+    from_bytes = wire.decode(Message.from_bytes(travelling.to_bytes())[0], direction, {}, number=number, base=base)[0]
+    assert_same(decoded, from_bytes)
+    return travelling, decoded
+
+
+def bits(tensor: Tensor) -> bytes:
+    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
+
+
+def assert_same(one: Message, other: Message) -> None:
+    assert list(one.tensors) == list(other.tensors)
+    for name, tensor in one.tensors.items():
+        again = other.tensors[name]
+        assert (again.dtype, again.shape, bits(again)) == (tensor.dtype, tensor.shape, bits(tensor)), name
+    assert one.scalars == other.scalars
+
+
+# ---- what travels -----------------------------------------------------------------------------------------------
+
+
+def test_parts_stand_in_the_place_of_their_tensor_and_the_header_says_how_to_read_them():
+    message = Message({"a": torch.ones(9), "features": noise(20, 4, 8), "b": torch.ones(3)}, {"loss": 0.5})
+    travelling, decoded = through(Wire.parse(["features=int8"]), message)
+    assert list(travelling.tensors) == ["a", "features:ranges", "features:values", "b"]
+    header = {"chains": ["float32=int8"], "tensors": [0, [0, [20, 4, 8]], 0]}
+    assert travelling.scalars == {"loss": 0.5, CODECS: json.dumps(header, separators=(",", ":"))}
+    assert list(decoded.tensors) == ["a", "features", "b"]
+    assert decoded.scalars == {"loss": 0.5}
+    assert travelling.tensors["a"] is message.tensors["a"]
+
+
+def test_the_header_has_the_values_that_sparse_kept():
+    x = torch.zeros(40, 10)
+    x[0, :3] = 1
+    travelling, decoded = through(Wire.parse(["x=sparse"]), Message({"x": x}))
+    assert json.loads(travelling.scalars[CODECS]) == {"chains": ["float32=sparse"], "tensors": [[0, [40, 10], 3]]}
+    assert torch.equal(decoded.tensors["x"], x)
+
+
+@pytest.mark.parametrize("wire", [Wire(), Wire.parse(["down:x=fp16"]), Wire.parse(["y=fp16"])])
+def test_a_message_to_which_no_rule_applies_is_returned_as_it_is(wire):
+    message = Message({"x": noise(1000)})
+    travelling, memory = wire.encode(message, "up", {}, number=1)
+    assert travelling is message
+    assert wire.decode(message, "up", memory, number=1) == (message, {})
+
+
+def test_what_would_not_become_smaller_is_left_as_it_is():
+    message = Message({"small": noise(16), "large": noise(50, 50), "none": torch.zeros(0, 3), "one": torch.tensor(1.0)})
+    travelling, decoded = through(Wire.parse(["*=int8"]), message)
+    assert list(travelling.tensors) == ["small", "large:ranges", "large:values", "none", "one"]
+    assert torch.equal(decoded.tensors["small"], message.tensors["small"])
+    only_small = Message({"small": noise(50)})  # int8 would save 150 bytes, a second part and the header cost more
+    assert Wire.parse(["*=int8"]).encode(only_small, "up", {}, number=0)[0] is only_small
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.integers(0, 80), max_size=3), st.sampled_from(["fp16", "int8", "int4", "topk(0.3)", "sparse", "zstd"])
+)
+def test_no_message_becomes_larger(sizes, chain):
+    message = Message({f"x{index}": noise(size, seed=index) for index, size in enumerate(sizes)})
+    travelling, _ = Wire.parse([f"*={chain}"]).encode(message, "up", {}, number=0)
+    assert travelling.size() <= message.size()
+    assert travelling is message or travelling.size() < message.size()
+
+
+def test_int8_features_take_a_quarter_of_their_bytes():
+    message = Message({"features": noise(50, 16, 16, 16).relu()})
+    travelling, _ = through(Wire.parse(["features=int8"]), message)
+    assert travelling.layout.nbytes == 50 * 16 * 16 * 16 + 2 * 4 * 16
+    assert travelling.size() <= 0.26 * message.size()
+
+
+def test_the_header_of_many_tensors_is_short():
+    message = Message({f"weights/stage.{index}.convolution.weight": noise(32, 16, 3, 3) for index in range(60)})
+    travelling, _ = Wire.parse(["weights/*=int8(0)"]).encode(message, "up", {}, number=0)
+    assert len(travelling.scalar_text) < 60 * 20 + 80  # of each [0,[32,16,3,3]] and a comma
+
+
+def test_integers_go_only_through_stages_that_lose_nothing():
+    message = Message({"labels": torch.arange(5000) % 7, "mask": torch.zeros(5000, dtype=torch.bool)})
+    travelling, decoded = through(Wire.parse(["*=feedback+topk(0.1)+int8+sparse+zstd"]), message)
+    assert json.loads(travelling.scalars[CODECS])["chains"] == ["int64=sparse+zstd", "bool=sparse+zstd"]
+    assert_same(decoded, message)
+    assert Wire.parse(["*=fp16"]).encode(message, "up", {}, number=0)[0] is message
+
+
+def test_a_half_precision_tensor_is_not_cast():
+    message = Message({"x": noise(5000).half()})
+    assert Wire.parse(["x=fp16"]).encode(message, "up", {}, number=0)[0] is message
+    assert Wire.parse(["x=bf16"]).encode(message, "up", {}, number=0)[0] is message
+
+
+def test_names_that_would_collide_with_parts_are_left_as_they_are():
+    message = Message({"x": noise(5000), "x:values": noise(5000, seed=1)})
+    travelling, decoded = through(Wire.parse(["*=fp16"]), message)
+    assert list(travelling.tensors) == ["x", "x:values:values"]
+    assert torch.equal(decoded.tensors["x"], message.tensors["x"])
+    assert torch.equal(decoded.tensors["x:values"], message.tensors["x:values"].half().float())
+
+
+def test_the_name_of_the_header_is_taken():
+    with pytest.raises(ProtocolError, match=r'a scalar cannot be called "\(codecs\)"'):
+        Wire().encode(Message({}, {CODECS: 1}), "up", {}, number=0)
+
+
+@pytest.mark.parametrize("chain", ["int8", "int4+sparse+zstd", "fp16", "topk(0.1)", "sparse+zstd"])
+def test_how_a_tensor_lies_in_memory_does_not_matter(chain):
+    wire = Wire.parse([f"x={chain}"])
+    x = noise(6, 8, 9, 10).relu()
+    expected = wire.encode(Message({"x": x}), "up", {}, number=0)[0].to_bytes()
+    odd = noise(12, 8, 9, 10)
+    odd[::2] = x
+    for same in (x.to(memory_format=torch.channels_last), odd[::2], x.clone().requires_grad_()):
+        travelling, decoded = through(wire, Message({"x": same}))
+        assert travelling.to_bytes() == expected
+        assert decoded.tensors["x"].is_contiguous()
+
+
+def test_nothing_given_is_changed():
+    x = noise(400)
+    message, memory = Message({"x": x.clone()}), {"residual/x": torch.ones(400)}
+    Wire.parse(["x=feedback+topk(0.1)+int8"]).encode(message, "up", memory, number=0)
+    assert torch.equal(message.tensors["x"], x)
+    assert memory.keys() == {"residual/x"}
+    assert torch.equal(memory["residual/x"], torch.ones(400))
+
+
+chains = st.sampled_from(["sparse", "zstd", "sparse+zstd", "sparse+zstd(1)"])
+specs = st.tuples(st.sampled_from(DTYPES), st.lists(st.integers(0, 12), max_size=3), st.sampled_from([0, 20, 200, 255]))
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    tensors=st.dictionaries(st.text(max_size=5).filter(lambda name: name != "__metadata__"), specs, max_size=4),
+    chain=chains,
+)
+def test_lossless_chains_bring_back_every_bit(tensors, chain):
+    message = Message({})
+    for seed, (name, (dtype, shape, zeros)) in enumerate(tensors.items()):
+        count = torch.Size(shape).numel() * dtype.itemsize
+        raw = torch.randint(0, 256, (count,), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
+        raw[raw < zeros] = 0
+        message.tensors[name] = (raw % 2 if dtype is torch.bool else raw).view(dtype).reshape(shape)
+    _, decoded = through(Wire.parse([f"*={chain}"]), message)
+    assert_same(decoded, message)
+
+
+# ---- update -----------------------------------------------------------------------------------------------------
+
+
+def test_an_update_is_a_difference_from_the_request():
+    before, after = noise(300), noise(300)
+    after[7] += 4.0
+    wire = Wire.parse(["up:weights/*=update+topk(0.01)"])  # 3 of 300
+    request, reply = Message({"weights/w": before}), Message({"weights/w": after})
+    travelling, decoded = through(wire, reply, base=request)
+    assert travelling.tensors["weights/w:positions"].numel() == 3
+    assert 7 in travelling.tensors["weights/w:positions"]
+    assert torch.equal(decoded.tensors["weights/w"], before + (after - before) * (torch.arange(300) == 7))
+
+
+@pytest.mark.parametrize("base", [None, Message({}), Message({"w": noise(301)}), Message({"w": noise(300).double()})])
+def test_without_a_fitting_request_the_tensor_goes_whole(base):
+    wire = Wire.parse(["up:w=update+feedback+topk(0.01)+fp16"])
+    message = Message({"w": noise(300)})
+    travelling, memory = wire.encode(message, "up", {"residual/w": torch.ones(300)}, number=0, base=base)
+    assert json.loads(travelling.scalars[CODECS])["chains"] == ["float32=fp16"]
+    assert torch.equal(memory["residual/w"], torch.ones(300))  # waits for the next difference
+    decoded, _ = wire.decode(travelling, "up", {}, number=0)
+    assert torch.equal(decoded.tensors["w"], message.tensors["w"].half().float())
+
+
+def test_an_update_without_its_request_is_refused():
+    wire = Wire.parse(["up:w=update+fp16"])
+    base = Message({"w": noise(300)})
+    travelling, _ = wire.encode(Message({"w": noise(300)}), "up", {}, number=0, base=base)
+    for wrong in (None, Message({}), Message({"w": noise(10, 30)})):
+        with pytest.raises(WireError, match='coded tensor "w": a difference from the request came, but the request'):
+            wire.decode(travelling, "up", {}, number=0, base=wrong)
+
+
+def test_a_difference_that_is_not_finite_goes_whole_or_is_refused():
+    base = Message({"w": torch.full((300,), float("inf"))})
+    message = Message({"w": noise(300)})
+    travelling, decoded = through(Wire.parse(["up:w=update+topk(0.1)+fp16"]), message, base=base)
+    assert json.loads(travelling.scalars[CODECS])["chains"] == ["float32=fp16"]
+    assert torch.equal(decoded.tensors["w"], message.tensors["w"].half().float())
+    message.tensors["w"][5] = float("nan")
+    with pytest.raises(ProtocolError, match=r"^w holds NaN or infinity, which topk cannot carry"):
+        Wire.parse(["up:w=update+topk(0.1)"]).encode(message, "up", {}, number=0, base=Message({"w": noise(300)}))
+    _, memory = Wire.parse(["w=feedback+fp16"]).encode(message, "up", {}, number=0)
+    assert memory == {}  # a residual with NaN would never go away
+
+
+# ---- feedback ---------------------------------------------------------------------------------------------------
+
+
+def test_what_topk_left_out_is_sent_later():
+    wire = Wire.parse(["x=feedback+topk(0.01)"])  # 1 of 100
+    x = torch.zeros(100)
+    x[3], x[50] = 4.0, 3.0
+    memory, received = {}, []
+    for number in range(3):
+        travelling, memory = wire.encode(Message({"x": x}), "up", memory, number=number)
+        received.append(wire.decode(travelling, "up", {}, number=number)[0].tensors["x"])
+        assert memory.keys() == {"residual/x"}
+    # 4 against 3; then 4 against 3 + 3; then 4 + 4 against 3
+    assert [got[[3, 50]].tolist() for got in received] == [[4, 0], [0, 6], [8, 0]]
+    assert memory["residual/x"][[3, 50]].tolist() == [0, 3]
+
+
+@pytest.mark.parametrize(
+    "rest", ["topk(0.1)", "int8", "int4", "fp16", "bf16", "topk(0.2)+int4+zstd", "int4+sparse+zstd"]
+)
+def test_all_that_was_received_and_the_residual_are_all_that_was_put_in(rest):
+    wire = Wire.parse([f"x=feedback+{rest}"])
+    memory, received, given_in = {}, torch.zeros(40, 20), torch.zeros(40, 20)
+    for number in range(5):
+        x = noise(40, 20, seed=number)
+        travelling, memory = wire.encode(Message({"x": x}), "up", memory, number=number)
+        received += wire.decode(travelling, "up", {}, number=number)[0].tensors["x"]
+        given_in += x
+    torch.testing.assert_close(received + memory["residual/x"], given_in, rtol=0, atol=1e-5)
+    assert (received - given_in).abs().max() > 1e-4  # something was lost on the way
+
+
+def test_a_residual_of_another_shape_is_forgotten():
+    wire = Wire.parse(["x=feedback+fp16"])
+    _, memory = wire.encode(Message({"x": torch.ones(400)}), "up", {"residual/x": torch.ones(300)}, number=0)
+    assert torch.equal(memory["residual/x"], torch.zeros(400))
+
+
+def test_residuals_of_tensors_that_are_not_in_the_message_stay():
+    wire = Wire.parse(["*=feedback+fp16"])
+    _, memory = wire.encode(Message({"x": torch.ones(400)}), "up", {"residual/y": torch.ones(3)}, number=0)
+    assert memory.keys() == {"residual/x", "residual/y"}
+
+
+# ---- delta ------------------------------------------------------------------------------------------------------
+
+
+def test_a_delta_is_the_difference_from_what_the_receiver_has():
+    wire = Wire.parse(["x=delta+int8"])
+    first, second = torch.full((500,), 255.0), torch.full((500,), 255.0)
+    second[0] = 254.0
+    one, sender = wire.encode(Message({"x": first}), "down", {}, number=4)
+    assert json.loads(one.scalars[CODECS]) == {"chains": ["float32=int8"], "tensors": [[0, [500]]]}
+    _, receiver = wire.decode(one, "down", {}, number=4)
+    two, sender = wire.encode(Message({"x": second}), "down", sender, number=5, peer_holds=4)
+    assert json.loads(two.scalars[CODECS]) == {
+        "chains": ["float32=delta+int8"], "tensors": [[0, [500]]], "against": 4,
+    }  # fmt: skip
+    assert two.tensors["x:ranges"].tolist() == [-1, 0]
+    decoded, receiver = wire.decode(two, "down", receiver, number=5)
+    assert torch.equal(decoded.tensors["x"], second)
+    assert (int(sender["sent"]), int(receiver["received"])) == (5, 5)
+
+
+@pytest.mark.parametrize(
+    "rest", ["int8", "int4+sparse+zstd", "fp16", "bf16+zstd", "topk(0.1)+int8", "zstd", "sparse+zstd"]
+)
+def test_five_deltas_of_which_one_is_lost_stay_in_step_bit_for_bit(rest):
+    wire = Wire.parse([f"x=delta+{rest}", "y=delta+fp16"])
+    sender, receiver, holds, forms = {}, {}, None, []
+    x = noise(50, 20).relu()
+    for number in range(1, 6):
+        x = x + 0.1 * noise(50, 20, seed=number) * (x > 0)
+        message = Message({"x": x, "n": torch.arange(900), "y": noise(600, seed=number)})
+        travelling, sender = wire.encode(message, "up", sender, number=number, peer_holds=holds)
+        forms.append(json.loads(travelling.scalars[CODECS]).get("against"))
+        if number == 3:
+            continue  # lost
+        travelling = Message.from_bytes(travelling.to_bytes())[0]
+        decoded, receiver = wire.decode(travelling, "up", receiver, number=number)
+        holds = int(receiver["received"])
+        assert sender.keys() == {"sent", "sent/x", "sent/y"}
+        assert receiver.keys() == {"received", "received/x", "received/y"}
+        for name in ("x", "y"):
+            assert bits(sender[f"sent/{name}"]) == bits(receiver[f"received/{name}"]) == bits(decoded.tensors[name])
+        assert torch.equal(decoded.tensors["n"], message.tensors["n"])
+    assert forms == [None, 1, 2, None, 4]  # the fourth goes whole: the receiver holds 2, the sender has sent 3
+
+
+def test_errors_of_deltas_do_not_pile_up():
+    wire = Wire.parse(["x=delta+int8"])
+    sender, receiver, x = {}, {}, noise(1000)
+    for number in range(30):
+        travelling, sender = wire.encode(Message({"x": x}), "up", sender, number=number, peer_holds=number - 1)
+        decoded, receiver = wire.decode(travelling, "up", receiver, number=number)
+        step = (travelling.tensors["x:ranges"][1] - travelling.tensors["x:ranges"][0]) / 255
+        assert (decoded.tensors["x"] - x).abs().max() <= 0.51 * step + 1e-6
+        x = x + 0.01 * noise(1000, seed=number)
+
+
+@pytest.mark.parametrize("other", [torch.zeros(500, dtype=torch.float64), torch.zeros(20, 25)])
+def test_a_tensor_that_changed_its_form_goes_whole(other):
+    wire = Wire.parse(["x=delta+int8"])
+    _, memory = wire.encode(Message({"x": torch.zeros(500)}), "up", {}, number=1)
+    travelling, _ = wire.encode(Message({"x": other}), "up", memory, number=2, peer_holds=1)
+    assert "delta" not in travelling.scalars[CODECS]
+
+
+def test_a_tensor_that_the_last_message_did_not_have_goes_whole():
+    wire = Wire.parse(["x=delta+int8"])
+    _, memory = wire.encode(Message({"x": torch.zeros(500)}), "up", {}, number=1)
+    _, memory = wire.encode(Message({"z": torch.zeros(2)}), "up", memory, number=2, peer_holds=1)
+    assert memory.keys() == {"sent"}
+    travelling, _ = wire.encode(Message({"x": noise(500)}), "up", memory, number=3, peer_holds=2)
+    assert "delta" not in travelling.scalars[CODECS]
+
+
+def test_a_tensor_that_went_as_it_is_serves_the_next_delta_too():
+    wire = Wire.parse(["x=delta+zstd"])
+    x = noise(500)
+    first, sender = wire.encode(Message({"x": x[:3]}), "up", {}, number=1)
+    decoded, receiver = wire.decode(first, "up", {}, number=1)
+    assert torch.equal(sender["sent/x"], x[:3])
+    assert torch.equal(receiver["received/x"], x[:3])
+    decoded.tensors["x"].zero_()  # what is remembered is nobody else's
+    assert torch.equal(receiver["received/x"], noise(500)[:3])
+
+
+def test_directions_have_memories_of_their_own():
+    wire = Wire.parse(["x=delta+fp16"])
+    message = Message({"x": noise(500)})
+    _, memory = wire.encode(message, "up", {}, number=1)
+    _, memory = wire.decode(message, "down", memory, number=2)
+    assert memory.keys() == {"sent", "sent/x", "received", "received/x"}
+    assert (int(memory["sent"]), int(memory["received"])) == (1, 2)
+    assert memory["sent"].dtype == torch.int64
+
+
+def test_a_delta_against_what_this_side_does_not_hold_is_refused():
+    wire = Wire.parse(["x=delta+fp16"])
+    message = Message({"x": noise(500)})
+    _, sender = wire.encode(message, "up", {}, number=7)
+    travelling, _ = wire.encode(message, "up", sender, number=8, peer_holds=7)
+    memory = {"received": torch.tensor(5), "received/x": noise(500)}
+    with pytest.raises(
+        WireError,
+        match='"x": a difference against message 7 came, but this side holds 5; the sender must send it whole',
+    ):
+        wire.decode(travelling, "up", memory, number=8)
+    with pytest.raises(WireError, match="this side holds none"):
+        wire.decode(travelling, "up", {}, number=8)
+    for other in ({}, {"received/x": noise(499)}):
+        with pytest.raises(WireError, match="a difference against message 7 came, which had no such tensor"):
+            wire.decode(travelling, "up", {"received": torch.tensor(7), **other}, number=8)
+
+
+# ---- other sides ------------------------------------------------------------------------------------------------
+
+
+def test_stages_that_the_rules_here_do_not_have_are_refused():
+    travelling, _ = Wire.parse(["x=int8"]).encode(Message({"x": noise(500)}), "up", {}, number=0)
+    for rules, said in ([], "nothing"), (["x=int4"], "int4"), (["x=int8(0)"], r"int8\(0\)"):
+        with pytest.raises(WireError, match=f"it went through int8, the rule here says {said}; both sides need"):
+            Wire.parse(rules).decode(travelling, "up", {}, number=0)
