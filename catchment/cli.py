@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table
 
 from catchment import __version__, data, models, optimizers
+from catchment.codecs.rules import STAGES
 from catchment.errors import CatchmentError, UserError
 from catchment.experiment import METHODS, Experiment, parse_setting
 from catchment.finished import Run
@@ -101,6 +102,7 @@ def list_names(
     table.add_row("data.augment", ", ".join(data.AUGMENTATIONS))
     table.add_row("optimizer.*.name", ", ".join(optimizers.NAMES))
     table.add_row("devices.profile", ", ".join(DEVICES))
+    table.add_row("wire.codecs", "PATTERN=CHAIN of " + ", ".join(STAGES))
     table.add_row("engine", "inprocess")
     console.print(table)
 

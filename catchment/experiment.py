@@ -253,8 +253,8 @@ class Experiment:
         world.method.check(world)
         return world
 
-    def build_transport(self, world: World) -> Transport:
-        """The engine."""
+    def build_transport(self, world: World, directory: Path | None = None) -> Transport:
+        """The engine; large replies may wait in files of `directory`."""
         return InProcess(
             world,
             workers=self.workers,
@@ -262,6 +262,7 @@ class Experiment:
             strict=self.strict,
             devices=self.devices.chosen(),
             faults=self.faults,
+            directory=directory,
         )
 
     def _with_absolute_paths(self) -> Experiment:

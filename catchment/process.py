@@ -28,3 +28,13 @@ def keep_freed_memory() -> bool:
     mallopt = getattr(ctypes.CDLL(None) if os.name == "posix" else None, "mallopt", None)
     settings = ((_TRIM_THRESHOLD, 2**30), (_MMAP_THRESHOLD, 2**30), (_ARENA_MAX, 1))
     return mallopt is not None and all(mallopt(name, value) for name, value in settings)
+
+
+def return_freed_memory() -> bool:
+    """Hand freed memory back to the system now; True if the C library gave some.
+
+    For large blocks that come seldom: what is allocated between them takes a bite out of the hole that each leaves, so
+    that the next does not fit, and memory that is kept would grow with their number.
+    """
+    malloc_trim = getattr(ctypes.CDLL(None) if os.name == "posix" else None, "malloc_trim", None)
+    return malloc_trim is not None and malloc_trim(0) == 1

@@ -71,7 +71,7 @@ class _Run:
         self.method = world.method
         self.server = Server(world, experiment.rounds, directory)
         self.ledger = Ledger()
-        self.transport = experiment.build_transport(world)
+        self.transport = experiment.build_transport(world, directory)
         self.fleet = Fleet(
             self.transport,
             world.method,

@@ -20,7 +20,9 @@ import torch
 from torch import Tensor
 
 from catchment.errors import ProtocolError, RunError
+from catchment.process import return_freed_memory
 
+PASSING = 64 * 2**20  # bytes of uploads after which the memory that they took is given back
 RESIDENT = 256 * 2**20  # bytes of a file up to which all of it may become memory of this process by being read
 
 
@@ -183,6 +185,7 @@ class Spool:
         self._shape: tuple[int, ...] = ()  # of a row; the first put decides
         self._dtype = torch.float32
         self._nbytes = 0  # of a row; 0 before the first put
+        self._passed = 0  # bytes that were put since memory was given back
 
     def __len__(self) -> int:
         return sum(self._counts.values())
@@ -213,6 +216,10 @@ class Spool:
         self._check(key, rows)
         self.release()
         raw = _bytes_of(rows.detach().cpu().contiguous())
+        self._passed += len(raw)
+        if self._passed > PASSING:
+            return_freed_memory()  # of the uploads before this one
+            self._passed = 0
         if at is not None:
             self._put_at(key, raw, len(rows), at)
             return

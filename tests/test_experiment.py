@@ -7,7 +7,7 @@ import tomllib
 import pytest
 
 from catchment.errors import CatchmentError, DataError, ExperimentError
-from catchment.experiment import Experiment, parse_setting
+from catchment.experiment import METHODS, Experiment, parse_setting
 from catchment.methods.centralized import Centralized
 from catchment.methods.fedavg import FedAvg
 from catchment.methods.fedprox import FedProx
@@ -521,9 +521,9 @@ def test_a_wrong_item_of_a_list_is_named_where_a_text_is_possible_too():
     ("key", "value", "text"),
     [
         ("method.name", "fedvg", 'unknown method "fedvg"; did you mean "fedavg"?'),
-        ("method.name", "zzz", 'unknown method "zzz"; known: centralized, fedavg, fedgkt, fedprox, standalone'),
+        ("method.name", "zzz", f'unknown method "zzz"; known: {", ".join(sorted(METHODS))}'),
         ("optimizer.client.name", "adm", '[optimizer.client] unknown optimizer "adm"; did you mean "adam"?'),
-        ("wire.codecs", ["int8"], 'unknown codec "int8" in wire.codecs; known: none'),
+        ("wire.codecs", ["*=int9"], 'codec rule "*=int9": unknown stage "int9"; did you mean "int8"?'),
     ],
 )
 def test_an_unknown_name_is_found_when_the_file_is_read(key, value, text):

@@ -78,10 +78,16 @@ def test_rows_of_table_1_of_fedgkt_have_the_papers_settings(file, method, models
         ("cifar10-noniid-resnet56-fedgkt", ("sgd", 5e-3, 0.0, 0.9, 256)),
         ("cifar10-noniid-resnet56-fedavg", ("adam", 1e-3, 1e-4, 0.0, 64)),
         ("cifar10-resnet56-centralized", ("adam", 3e-3, 1e-4, 0.0, 256)),
-        ("cifar10-noniid-resnet56-fedgkt-small", ("adam", 1e-3, 1e-4, 0.0, 64)),
     ],
 )
 def test_rows_of_table_1_of_fedgkt_have_the_papers_optimisers(file, optimizer):
     row = Experiment.load(ROOT / "fedgkt" / "table1" / f"{file}.toml")
     for own in (row.optimizer.client, row.optimizer.server) if "fedgkt" in file else (row.optimizer.client,):
         assert (own.name, own.lr, own.weight_decay, own.momentum, own.batch_size) == optimizer
+
+
+def test_small_rows_of_fedgkt_share_one_optimiser():
+    small = [Experiment.load(ROOT / file).optimizer for file in SMALL if file.startswith("fedgkt/")]
+    assert small
+    assert all(optimizer == small[0] for optimizer in small)
+    assert small[0].client == small[0].server

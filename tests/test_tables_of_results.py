@@ -248,7 +248,6 @@ def test_one_model_for_all_clients_has_no_worst_and_best(tables):
     ("file", "expected"),
     [
         # 16 x 32 x 32 features and 10 or 100 logits of 4 bytes, images, rounds
-        ("table1/cifar10-iid-resnet56-fedgkt-small", 4 * (16_384 + 10) * 2_000 * 14),
         ("table1/cifar10-iid-resnet56-fedgkt", 4 * (16_384 + 10) * 50_000 * 200),
         ("table1/cifar100-iid-resnet56-fedgkt", 4 * (16_384 + 100) * 50_000 * 200),
         ("table1/cinic10-iid-resnet56-fedgkt", 4 * (16_384 + 10) * 90_000 * 200),
@@ -257,3 +256,10 @@ def test_one_model_for_all_clients_has_no_worst_and_best(tables):
 )
 def test_bytes_by_equations_12_and_13_of_fedgkt(tables, file, expected):
     assert tables.equation_bytes(tables.ROOT / "experiments" / "fedgkt" / f"{file}.toml") == expected
+
+
+def test_bytes_by_equation_are_of_the_images_and_rounds_that_a_file_says(tables, tmp_path):
+    row = tables.ROOT / "experiments" / "fedgkt" / "figure5" / "cifar10-split.toml"
+    file = tmp_path / "less.toml"
+    file.write_text(f'extends = "{row}"\nrounds = 3\n[data]\ntrain = 7\n[method]\nclient_epochs = 2')
+    assert tables.equation_bytes(file) == 4 * 2 * 16_384 * 7 * 6

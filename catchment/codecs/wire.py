@@ -52,7 +52,13 @@ class Wire:
     @staticmethod
     def parse(texts: Sequence[str]) -> Wire:
         """The rules that these texts write down."""
-        return Wire(tuple(map(parse_rule, texts)))
+        wire = Wire(tuple(map(parse_rule, texts)))
+        if wire._has("up", "update") and wire.remembers("down"):
+            raise ExperimentError(
+                "wire.codecs has update upwards, and delta or feedback downwards: update needs the request as it was "
+                "decoded, which the server does not keep; code what goes down without memory, such as fp16"
+            )
+        return wire
 
     def touches(self, direction: Direction) -> bool:
         """Whether there is a rule for this direction."""

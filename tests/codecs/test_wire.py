@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from catchment.codecs import CODECS, Wire
-from catchment.errors import ProtocolError, WireError
+from catchment.errors import ExperimentError, ProtocolError, WireError
 from catchment.message import Message
 
 DTYPES = [
@@ -387,3 +387,9 @@ def test_stages_that_the_rules_here_do_not_have_are_refused():
     for rules, said in ([], "nothing"), (["x=int4"], "int4"), (["x=int8(0)"], r"int8\(0\)"):
         with pytest.raises(WireError, match=f"it went through int8, the rule here says {said}; both sides need"):
             Wire.parse(rules).decode(travelling, "up", {}, number=0)
+
+
+def test_update_upwards_does_not_go_with_a_memory_downwards():
+    with pytest.raises(ExperimentError, match="code what goes down without memory"):
+        Wire.parse(["up:weights/*=update+int8(0)", "down:weights/*=delta+int8(0)"])
+    Wire.parse(["up:weights/*=update+int8(0)", "down:weights/*=int8(0)"])

@@ -21,10 +21,12 @@ CASES = {
     "transfer": {"rounds": 15, **PHONES},
     "split": {"rounds": 12, **TROUBLE},
     "fedgkt, asynchronous": {"rounds": 12, **PHONES},
+    "fedgkt, thrifty": {"rounds": 12, "participation": {"fraction": 1.0}, **TROUBLE},
+    "fedgkt, coded": {"rounds": 12, **TROUBLE},
     "centralized": {"rounds": 20},
     "broadcast": {"rounds": 20, "workers": 2, "participation": {"fraction": 0.4}},
 }
-KILLS_EACH = 5  # 35 in all
+KILLS_EACH = 4
 
 
 def begin(name: str, settings: dict, out: str) -> None:
