@@ -176,6 +176,8 @@ class Fleet:
     def refuse(self, reply: Reply[Any], reason: str) -> None:
         """Note that a reply was not accepted; the method goes on without it."""
         self.counts.refused += 1
+        self._tally.answered -= 1
+        self._tally.reasons.append(f"client {reply.client}: refused, {reason}")
         self.events.append({"what": "refused", "client": reply.client, "handler": reply.handler, "why": reason})
 
     @contextmanager

@@ -7,6 +7,7 @@ makes the features of a batch once to send them, and once more when their gradie
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -153,12 +154,17 @@ def _described(tensor: Tensor | None) -> str:
     return "nothing" if tensor is None else f"{str(tensor.dtype).removeprefix('torch.')} of shape {list(tensor.shape)}"
 
 
-def evaluate_stacked(server: Server, state: SplitState) -> Metrics:
-    """The extractor followed by the server half, on the test set."""
+def stacked(server: Server, state: SplitState) -> nn.Module:
+    """The extractor followed by the server half."""
     edge = server.client_model(0, server.world.client_architecture(0).probe.initial)
     extractor = edge.get_submodule("extractor")
     load_weights(tensors_of(extractor), state.extractor, "the extractor")
-    score = server.evaluate(nn.Sequential(extractor, state.model))
+    return nn.Sequential(OrderedDict(extractor=extractor, server=state.model))
+
+
+def evaluate_stacked(server: Server, state: SplitState) -> Metrics:
+    """The stacked model on the test set."""
+    score = server.evaluate(stacked(server, state))
     return Metrics(score.accuracy, server=score.as_dict())
 
 

@@ -159,7 +159,7 @@ class World:
         """The single architecture of all clients, for methods that average weights."""
         if len(set(self.client_models)) > 1:
             raise ModelError(
-                f"{method} averages weights, so all clients need one architecture; models.client lists "
+                f"{method} shares weights among clients, so all need one architecture; models.client lists "
                 f"{', '.join(sorted(set(self.client_models)))}"
             )
         return self.client_architectures[0]

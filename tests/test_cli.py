@@ -165,7 +165,7 @@ BAD = {
         r'"cifar10" is not at /nowhere/cifar10',
     ),
     "no such device": (["--set", "device=cuda:7"], r'device "cuda:7" cannot be used here'),
-    "mixed models": (["--set", 'models.client=["mlp", "cnn"]'], r"fedavg averages weights"),
+    "mixed models": (["--set", 'models.client=["mlp", "cnn"]'], r"fedavg shares weights"),
 }
 
 

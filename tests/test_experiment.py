@@ -585,7 +585,7 @@ def test_an_unknown_augmentation_is_found_before_training():
 
 def test_methods_refuse_worlds_in_which_they_cannot_work():
     assert world_error("models.client", ["mlp", "cnn"]) == (
-        "fedprox averages weights, so all clients need one architecture; models.client lists cnn, mlp"
+        "fedprox shares weights among clients, so all need one architecture; models.client lists cnn, mlp"
     )
 
 

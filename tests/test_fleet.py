@@ -114,6 +114,18 @@ def test_a_round_in_which_everybody_failed_stops_the_run_with_the_reason():
         fleet.check_round()
 
 
+def test_a_refused_reply_is_an_event_and_if_all_are_refused_the_run_stops():
+    fleet, _ = fleet_of(2)
+    first, second = fleet.ask(QUIZ.answer, {0: Question(0), 1: Question(1)})
+    fleet.refuse(first, "too short")
+    fleet.check_round()
+    assert fleet.counts.refused == 1
+    assert fleet.events == [{"what": "refused", "client": 0, "handler": "answer", "why": "too short"}]
+    fleet.refuse(second, "too short")
+    with pytest.raises(RunError, match="round 1: all 2 clients failed; client 0: refused, too short"):
+        fleet.check_round()
+
+
 def test_nobody_reachable_is_not_a_reason_to_stop():
     fleet, _ = fleet_of(2, lose)
     list(fleet.ask(QUIZ.answer, {0: Question(0), 1: Question(1)}))

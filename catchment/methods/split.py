@@ -18,7 +18,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from catchment.client import Client
+from torch import nn
+
+from catchment.client import Client, ClientState
 from catchment.errors import at_least
 from catchment.fleet import Fleet
 from catchment.method import Method, Metrics, on_client
@@ -40,6 +42,7 @@ from catchment.splitting import (
     fault_in_features,
     first_state,
     learn,
+    stacked,
 )
 from catchment.world import World
 
@@ -49,6 +52,7 @@ class Split(Method[SplitState]):
     """Split learning."""
 
     persistent: ClassVar[tuple[str, ...]] = KEPT
+    takes_features: ClassVar[bool] = True
     client_epochs: int = 1  # a turn
 
     def __post_init__(self) -> None:
@@ -97,3 +101,11 @@ class Split(Method[SplitState]):
     def evaluate(self, server: Server, state: SplitState, fleet: Fleet) -> Metrics:
         """The one stacked model, which is every client's too."""
         return evaluate_stacked(server, state)
+
+    def client_model(self, server: Server, state: SplitState, client: int, kept: ClientState) -> nn.Module:
+        """The extractor followed by the server half, for everybody."""
+        return stacked(server, state)
+
+    def server_model(self, server: Server, state: SplitState) -> nn.Module:
+        """The same."""
+        return stacked(server, state)

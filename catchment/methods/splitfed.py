@@ -25,7 +25,7 @@ import torch
 from torch import nn
 
 from catchment.averaging import WeightedMean
-from catchment.client import Client
+from catchment.client import Client, ClientState
 from catchment.errors import ExperimentError, at_least
 from catchment.fleet import Fleet
 from catchment.method import Method, Metrics, on_client
@@ -47,6 +47,7 @@ from catchment.splitting import (
     fault_in_features,
     first_state,
     learn,
+    stacked,
 )
 from catchment.training import load_weights, tensors_of
 from catchment.world import World
@@ -64,6 +65,7 @@ class SplitFed(Method[SplitState]):
     """Split learning in parallel, with averaged extractors."""
 
     persistent: ClassVar[tuple[str, ...]] = KEPT
+    takes_features: ClassVar[bool] = True
     client_epochs: int = 1
     variant: Literal["v1", "v2"] = "v2"
 
@@ -134,3 +136,11 @@ class SplitFed(Method[SplitState]):
     def evaluate(self, server: Server, state: SplitState, fleet: Fleet) -> Metrics:
         """The mean extractor followed by the server half, which is every client's too."""
         return evaluate_stacked(server, state)
+
+    def client_model(self, server: Server, state: SplitState, client: int, kept: ClientState) -> nn.Module:
+        """The mean extractor followed by the server half, for everybody."""
+        return stacked(server, state)
+
+    def server_model(self, server: Server, state: SplitState) -> nn.Module:
+        """The same."""
+        return stacked(server, state)

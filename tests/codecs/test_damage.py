@@ -20,7 +20,7 @@ RULES = Wire.parse(
         "few=topk(0.05)+fp16",
         "flags=sparse",
         "up:weights=update+topk(0.1)+int8+zstd",
-        "change=delta+bf16",
+        "up:change=delta+bf16",
     ]
 )
 

@@ -19,7 +19,7 @@ CASES = {
     "fedavg": {"rounds": 20},
     "standalone": {"rounds": 20, "checkpoint": {"every": 3}, **TROUBLE},
     "transfer": {"rounds": 15, **PHONES},
-    "split": {"rounds": 12, **TROUBLE},
+    "split learning": {"rounds": 8, **TROUBLE},
     "fedgkt, asynchronous": {"rounds": 12, **PHONES},
     "fedgkt, thrifty": {"rounds": 12, "participation": {"fraction": 1.0}, **TROUBLE},
     "fedgkt, coded": {"rounds": 12, **TROUBLE},
