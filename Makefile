@@ -17,10 +17,10 @@ $(STAMP): pyproject.toml constraints.txt
 demo: setup
 	@rm -rf runs/demo
 	@$(BIN)/catchment run experiments/demo/standalone.toml --out runs/demo/standalone
-	@$(BIN)/catchment run experiments/demo/fedavg.toml --out runs/demo/fedavg
+	@$(BIN)/catchment run experiments/demo/fedgkt.toml --out runs/demo/fedgkt
 	@$(BIN)/catchment run experiments/demo/centralized.toml --out runs/demo/centralized
 	@echo
-	@$(BIN)/catchment report runs/demo/standalone runs/demo/fedavg runs/demo/centralized --out runs/demo/report.html
+	@$(BIN)/catchment report runs/demo/standalone runs/demo/fedgkt runs/demo/centralized --out runs/demo/report.html
 
 test: setup
 	$(BIN)/python -m pytest -m "not slow"

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from catchment import spool as spools
-from catchment.checkpoint import Checkpoints, flatten, streamed, unflatten
+from catchment.checkpoint import Checkpoints, flatten, streamed, unflatten, write_atomically
 from catchment.errors import ProtocolError, RunError
 from catchment.fleet import FleetSnapshot
 from catchment.message import Message
@@ -415,6 +415,22 @@ def test_a_stream_is_the_bytes_of_the_message_and_copies_nothing(tmp_path):
     assert b"".join(parts) == message.to_bytes()
     spool.put(10, -A)
     assert -1.0 in [value for part in parts if isinstance(part, memoryview) for value in part.cast("f").tolist()[:1]]
+
+
+def test_a_file_is_written_in_parts_or_not_at_all(tmp_path):
+    def parts(complete):
+        yield b"ab"
+        yield memoryview(b"cd")
+        if not complete:
+            raise KeyboardInterrupt
+
+    path = tmp_path / "file"
+    write_atomically(path, parts(True))
+    assert path.read_bytes() == b"abcd"
+    path.write_bytes(b"old")
+    with pytest.raises(KeyboardInterrupt):
+        write_atomically(path, parts(False))
+    assert [(found.name, found.read_bytes()) for found in tmp_path.iterdir()] == [("file", b"old")]
 
 
 def test_a_fingerprint_sees_what_is_in_a_spool(tmp_path):
