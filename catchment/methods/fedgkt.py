@@ -114,6 +114,7 @@ class FedGKT(Method[State]):
     asynchronous: bool = False  # train on each upload when it comes, answer at once, wait for nobody
     quota: bool = False  # asynchronous: no client does more than its rounds
     batches: Literal["mixed", "by-client"] = "mixed"  # of the server
+    replay: float = 0.0  # samples of clients that sent nothing now, for each sample that came, to train on again
     augment_features: bool = True  # extract from augmented images, as trained on; otherwise from plain ones
     start: Literal["scratch", "shared-stem", "pretrained"] = "scratch"
     stem_epochs: int = 10  # shared-stem: on the public data
@@ -126,7 +127,7 @@ class FedGKT(Method[State]):
     def __post_init__(self) -> None:
         for name in ("client_epochs", "server_epochs", "stem_epochs", "upload_every"):
             at_least(name, getattr(self, name), 1)
-        for name in ("alpha", "skip_below"):
+        for name in ("alpha", "skip_below", "replay"):
             at_least(name, getattr(self, name), 0)
         if self.patience is not None:
             at_least("patience", self.patience, 1)
@@ -138,6 +139,8 @@ class FedGKT(Method[State]):
             raise ExperimentError(
                 f'start is "{self.start}" and checkpoint is {self.checkpoint}; "pretrained" goes with a file of weights'
             )
+        if self.replay and self.batches == "by-client":
+            raise ExperimentError('replay mixes what came with what is there; it goes with batches = "mixed"')
         if self.quota and not self.asynchronous:
             raise ExperimentError("quota is for asynchronous = true; synchronous clients all do their rounds")
 
@@ -269,9 +272,11 @@ class FedGKT(Method[State]):
 
     def train_server(self, server: Server, state: State, clients: Sequence[int]) -> None:
         """E_s epochs of equation 8; the logits of the last epoch go back."""
-        labels = torch.cat([state.known[k]["labels"] for k in clients])  # [N]
-        z_k = torch.cat([state.known[k]["logits"] for k in clients])  # [N, C]
-        z_s = torch.empty_like(z_k)
+        held = [k for k in sorted(state.holds) if self.replay and k not in clients]
+        everybody = [*clients, *held]
+        labels, z_k, z_s = (
+            torch.cat([state.known[k][name] for k in everybody]) for name in ("labels", "logits", "answers")
+        )
         device = server.world.device
 
         def l_s(batch: Batch) -> Tensor:  # equation 6
@@ -283,28 +288,35 @@ class FedGKT(Method[State]):
             return loss
 
         state.model.train()
-        fit(state.optimizer, self.server_batches(server, state, clients, labels), l_s)
-        for k, answers in zip(clients, z_s.split_with_sizes([len(state.known[k]["ids"]) for k in clients])):
+        fit(state.optimizer, self.server_batches(server, state, clients, held, labels), l_s)
+        for k, answers in zip(everybody, z_s.split_with_sizes([len(state.known[k]["ids"]) for k in everybody])):
             state.known[k]["answers"] = answers.clone()
-        if self.upload_every == 1 and not self.skip_below:
+        if self.upload_every == 1 and not self.skip_below and not self.replay:
             for spool in state.features.values():
                 spool.clear()
 
-    def server_batches(self, server: Server, state: State, clients: Sequence[int], labels: Tensor) -> Iterator[Batch]:
-        """E_s epochs over what these clients sent; the ids of a batch are rows over all of them."""
+    def server_batches(
+        self, server: Server, state: State, clients: Sequence[int], held: Sequence[int], labels: Tensor
+    ) -> Iterator[Batch]:
+        """E_s epochs over what these clients sent, and some of what is held; ids are rows over all of them."""
         world = server.world
-        sizes = [len(state.known[k]["ids"]) for k in clients]
-        rows = dict(zip(clients, torch.arange(sum(sizes)).split_with_sizes(sizes)))
+        everybody = [*clients, *held]
+        sizes = [len(state.known[k]["ids"]) for k in everybody]
+        rows = dict(zip(everybody, torch.arange(sum(sizes)).split_with_sizes(sizes)))
         groups: dict[object, list[int]] = {}  # batches do not reach over groups
-        for k in clients:
+        for k in everybody:
             groups.setdefault(_shape(world, k) if self.batches == "mixed" else k, []).append(k)
         for epoch in range(self.server_epochs):
             generator = torch_generator(server.seed("shuffle", epoch, clients[0]))
+            again = torch_generator(server.seed("replay", epoch, clients[0], state.turns.get(clients[0], 0)))
             plan: list[tuple[list[int], Tensor]] = []
             for group in groups.values():
-                order = torch.randperm(sum(len(rows[k]) for k in group), generator=generator)
+                new = sum(len(rows[k]) for k in group if k in clients)
+                old = torch.randperm(sum(len(rows[k]) for k in group) - new, generator=again)
+                index = torch.cat([torch.arange(new), new + old[: round(self.replay * new)]])
+                index = index[torch.randperm(len(index), generator=generator)]
                 size = world.server_optimizer.batch_size
-                plan += [(group, part) for part in order.split_with_sizes(batch_sizes(len(order), size))]
+                plan += [(group, part) for part in index.split_with_sizes(batch_sizes(len(index), size))]
             if self.batches == "mixed" and len(groups) > 1:
                 plan = [plan[i] for i in torch.randperm(len(plan), generator=generator)]
             for group, part in plan:

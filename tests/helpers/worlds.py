@@ -16,7 +16,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "centralized": {"method": {"name": "centralized"}},
     "fedgkt": {"method": {"name": "fedgkt", "server_epochs": 2}, "models": {"client": "cnn", "server": "resnet10"}},
     "fedgkt, asynchronous": {
-        "method": {"name": "fedgkt", "asynchronous": True, "distill": "server-to-edge"},
+        "method": {"name": "fedgkt", "asynchronous": True, "distill": "server-to-edge", "replay": 1.0},
         "models": {"client": ["cnn", "resnet4"], "server": "resnet10"},
         "data": {"augment": ["crop", "flip"]},
     },

@@ -75,5 +75,7 @@ def test_clients_of_different_architectures_are_refused_before_training():
     import dataclasses
 
     mixed = dataclasses.replace(world(FedAvg(), CLIENTS), client_models=("mlp", "cnn"))
-    with pytest.raises(ModelError, match=r"fedavg shares weights among clients, so all need one architecture.*cnn, mlp"):
+    with pytest.raises(
+        ModelError, match=r"fedavg shares weights among clients, so all need one architecture.*cnn, mlp"
+    ):
         FedAvg().check(mixed)

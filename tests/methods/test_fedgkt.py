@@ -114,10 +114,30 @@ def test_the_servers_logits_go_back_to_the_samples_they_were_computed_from():
             uploads = {0: torch.arange(50), 3: torch.arange(7, 90)}
             for k, ids in uploads.items():
                 spool.put(k, (ids + 1000.0 * k).reshape(-1, 1, 1, 1))
-                state.known[k] = {"ids": ids, "labels": torch.zeros_like(ids), "logits": torch.zeros(len(ids), 2)}
+                logits = torch.zeros(len(ids), 2)
+                state.known[k] = {"ids": ids, "labels": torch.zeros_like(ids), "logits": logits, "answers": logits}
             FedGKT(server_epochs=3, batches=batches).train_server(server, state, [0, 3])
             for k, ids in uploads.items():
                 assert torch.equal(state.known[k]["answers"][:, 0], ids + 1000.0 * k)
+
+
+def test_replay_trains_again_on_as_much_as_asked_of_what_others_sent():
+    world = gkt(replay=0.5, server_epochs=1)
+    server = Server(world)
+    state = world.method.init(server)
+    for k in range(3):
+        assert world.method.accept(server, state, Noted(), Reply(k, 1, good_upload(world, k)))
+    labels = torch.cat([state.known[k]["labels"] for k in (1, 0, 2)])
+    n = [len(world.private(k)) for k in range(3)]
+    ids = torch.cat([batch.ids for batch in world.method.server_batches(server, state, [1], [0, 2], labels)])
+    assert sorted(ids[ids < n[1]].tolist()) == list(range(n[1]))  # all that came
+    again = ids[ids >= n[1]].tolist()  # and some of what was there
+    assert len(again) == len(set(again)) == round(n[1] / 2)
+    before = state.known[0]["answers"]
+    world.method.train_server(server, state, [1])
+    fresh = (state.known[0]["answers"] != before).any(1)
+    assert 0 < int(fresh.sum()) < n[0]
+    assert set(state.features["16x4x4"].keys()) == {0, 1, 2}
 
 
 def test_feedback_changes_what_a_client_learns():
