@@ -329,22 +329,19 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def shown(root: Path, table: Table) -> str:
-    """A table of experiments; rows without a result for their present settings say so in the first column."""
+    """The rows of a table that have a result for their present settings, and how many have none."""
     lines = []
     for row in table.rows:
         found = [finished(root, Job(table.name, row, seed)) for seed in table.seeds]
         records = [record for record in found if record is not None]
-        cells = []
-        for number, column in enumerate(table.columns):
-            if column in FROM_SETTINGS:
-                cells.append(FROM_SETTINGS[column](row))
-            elif records:
-                few = f" ({len(records)} of {len(table.seeds)} seeds)" if len(records) < len(table.seeds) else ""
-                cells.append(FROM_RUNS[column](records) + (few if number == 0 else ""))
-            else:
-                cells.append("not run" if number == 0 else "")
-        lines.append([row.label, *cells])
-    return markdown([table.head, *table.columns], lines)
+        if not records:
+            continue
+        few = f" ({len(records)} of {len(table.seeds)} seeds)" if len(records) < len(table.seeds) else ""
+        cells = [FROM_RUNS[c](records) if c in FROM_RUNS else FROM_SETTINGS[c](row) for c in table.columns]
+        lines.append([row.label, cells[0] + few, *cells[1:]])
+    missing = len(table.rows) - len(lines)
+    left = f"\n\n{missing} of {len(table.rows)} rows are not run yet." if missing else ""
+    return markdown([table.head, *table.columns], lines) + left
 
 
 def rewrite(root: Path, name: str, text: str) -> None:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from catchment.client import HOLDS
@@ -16,11 +17,13 @@ from catchment.errors import ProtocolError, RunError, WireError
 from catchment.message import TRAINING, Message, Payload, Request, Response
 from catchment.method import Method, contract
 from catchment.randomness import numpy_generator
+from catchment.spool import on_disk
 from catchment.transports.base import Snapshot, Transport
 
 Asked = TypeVar("Asked", bound=Payload)
 Answered = TypeVar("Answered", bound=Payload)
 FOREVER = float("inf")
+LARGE = 2**20  # bytes of a tensor
 
 
 class Reply(NamedTuple, Generic[Answered]):
@@ -65,6 +68,7 @@ class Fleet:
         *,
         seed: int,
         wire: Wire | None = None,
+        directory: Path | None = None,
         fraction: float = 1.0,
         deadline: float | None = None,
     ) -> None:
@@ -76,6 +80,7 @@ class Fleet:
         self._method = method
         self._ledger = ledger
         self._wire = wire or Wire()
+        self._directory = directory  # for what the codecs remember, if it is large
         self._memories: dict[int, Memory] = {}  # of the codecs, by client
         self._answered: dict[int, int] = {}  # by client: the last request that it has surely seen
         self._seed = seed
@@ -247,7 +252,7 @@ class Fleet:
         if self._wire.remembers("down"):
             seen = self._answered.get(client)
             message, memory = self._wire.encode(message, "down", memory, number=sequence, peer_holds=seen)
-            self._memories[client] = memory
+            self._remember(client, memory)
         if self._wire.remembers("up") and "received" in memory:
             message = Message(message.tensors, {**message.scalars, HOLDS: int(memory["received"])})
         return message
@@ -262,8 +267,16 @@ class Fleet:
         memory = self._memories.get(request.client, {})
         message, memory = self._wire.decode(message, "up", memory, number=request.sequence, base=base)
         if self._wire.remembers("up"):
-            self._memories[request.client] = memory
+            self._remember(request.client, memory)
         return message
+
+    def _remember(self, client: int, memory: Memory) -> None:
+        """Keep what the codecs know of a client: large tensors on the disk, as they are as many as the clients."""
+        before = self._memories.get(client, {})
+        self._memories[client] = {
+            name: t if t is before.get(name) or t.nbytes < LARGE else on_disk(t, self._directory)
+            for name, t in memory.items()
+        }
 
     def _collect(
         self, handler: Callable[..., Answered], requests: list[Request], until: float, in_order: bool

@@ -78,6 +78,7 @@ class _Run:
             self.ledger,
             seed=experiment.seed,
             wire=world.wire,
+            directory=directory,
             fraction=experiment.participation.fraction,
             deadline=experiment.participation.deadline,
         )

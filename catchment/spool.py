@@ -328,3 +328,13 @@ def _runs(places: list[int]) -> Iterator[tuple[int, int]]:
 
 def _described(dtype: torch.dtype, shape: tuple[int, ...]) -> str:
     return f"{str(dtype).removeprefix('torch.')} of shape {list(shape)}"
+
+
+def on_disk(tensor: Tensor, directory: str | Path | None = None) -> Tensor:
+    """A copy of a tensor in a file without a name, which goes when nobody looks at the tensor any more."""
+    plain = tensor.detach().cpu().contiguous()
+    scratch = Scratch(directory)
+    scratch.write(0, plain.nbytes, [plain.reshape(-1).view(torch.uint8).numpy().data])
+    mapping = scratch.mapping()
+    assert mapping is not None  # a tensor without elements has no file
+    return torch.frombuffer(mapping, dtype=plain.dtype, count=plain.numel()).view(plain.shape)

@@ -8,6 +8,7 @@ import pytest
 from worlds import TROUBLE, experiment
 
 import catchment
+from catchment import fleet
 
 
 def run(tmp_path, name, codecs, **more):
@@ -76,3 +77,11 @@ def test_error_feedback_survives_in_the_clients_state(tmp_path):
     assert few["bytes_by_field"]["up"]["weights"] < 0.3 * whole["bytes_by_field"]["up"]["weights"]
     assert few["fingerprint"] != lost["fingerprint"]
     assert few["accuracy"] > 0.5
+
+
+def test_what_codecs_remember_may_be_on_the_disk(tmp_path, monkeypatch):
+    in_memory = catchment.run(experiment("fedgkt, coded"), out=tmp_path / "memory")
+    monkeypatch.setattr(fleet, "LARGE", 1)
+    on_disk = catchment.run(experiment("fedgkt, coded"), out=tmp_path / "disk")
+    assert on_disk["fingerprint"] == in_memory["fingerprint"]
+    assert on_disk["bytes"] == in_memory["bytes"]

@@ -19,7 +19,7 @@ from catchment.errors import ProtocolError, RunError
 from catchment.fleet import FleetSnapshot
 from catchment.message import Message
 from catchment.run import fingerprint
-from catchment.spool import Scratch, Spool
+from catchment.spool import Scratch, Spool, on_disk
 from catchment.transports.base import Snapshot
 
 A = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
@@ -447,3 +447,14 @@ def test_a_fingerprint_sees_what_is_in_a_spool(tmp_path):
 def test_a_fingerprint_is_the_hash_of_the_joined_bytes():
     """Worked out once from the bytes of the whole message."""
     assert fingerprint({"w": torch.tensor([1.0, 2.0]), "n": 3}, {"accuracy": 0.5}) == "e5128b30426b4ea9"
+
+
+def test_a_tensor_on_disk_is_the_same_and_its_file_goes_with_it(tmp_path):
+    tensor = torch.arange(24.0).reshape(2, 3, 4).bfloat16().transpose(0, 1)
+    copy = on_disk(tensor, tmp_path)
+    assert torch.equal(copy, tensor)
+    assert copy.dtype == tensor.dtype
+    assert list(tmp_path.iterdir()) == []
+    view = copy[1:]
+    del copy
+    assert torch.equal(view, tensor[1:])
