@@ -215,11 +215,9 @@ class Spool:
             self.count(key)
         self._check(key, rows)
         self.release()
+        self._forget_passed()
         raw = _bytes_of(rows.detach().cpu().contiguous())
         self._passed += len(raw)
-        if self._passed > PASSING:
-            return_freed_memory()  # of the uploads before this one
-            self._passed = 0
         if at is not None:
             self._put_at(key, raw, len(rows), at)
             return
@@ -241,6 +239,7 @@ class Spool:
 
     def take(self, keys: Sequence[int], index: Tensor) -> Tensor:
         """Copies of rows, [len(index), ...], numbered through the rows of these keys one after the other."""
+        self._forget_passed()
         counts = [self.count(key) for key in keys]
         total = sum(counts)
         if len(index) and not 0 <= int(index.min()) <= int(index.max()) < total:
@@ -275,6 +274,12 @@ class Spool:
     def close(self) -> None:
         """Let the file go: the same as `clear`."""
         self.clear()
+
+    def _forget_passed(self) -> None:
+        """Give back the memory of uploads that are in the file by now."""
+        if self._passed > PASSING:
+            return_freed_memory()
+            self._passed = 0
 
     def _whole(self) -> Tensor:
         """All rows of the file, also those that belong to nobody any more."""
