@@ -415,7 +415,20 @@ def fedgkt(measured: Record) -> str:
     )
 
 
-MEASURED = {"engine": engine, "fedgkt": fedgkt, "peers": peers, "edge_cost": edge_cost}
+def spool(measured: Record) -> str:
+    """The server's memory for all uploads of a round."""
+    gib, ways = 2**30, measured["ways"]
+    head = [f"{measured['clients']} clients x {measured['samples']:,} samples", "uploaded, GiB", "at the start, GiB",
+            "peak, GiB", "above start, GiB", "CPU s"]  # fmt: skip
+    rows = [
+        [way, *(f"{row[key] / gib:.2f}" for key in ("uploaded", "start", "peak", "above_start")),
+         f"{row['cpu_seconds']:.0f}"]
+        for way, row in ways.items()
+    ]  # fmt: skip
+    return markdown(head, rows)
+
+
+MEASURED = {"engine": engine, "fedgkt": fedgkt, "spool": spool, "peers": peers, "edge_cost": edge_cost}
 
 
 def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
