@@ -352,6 +352,7 @@ def _from_planes(squeezed: Tensor, expected: dict[str, tuple[torch.dtype, int]])
     for part, (kind, length) in expected.items():
         end = start + kind.itemsize * length
         # a copy in row-major order, so that wide elements are aligned
-        parts[part] = torch.from_numpy(planes[start:end].reshape(kind.itemsize, length).T.reshape(-1).copy()).view(kind)
+        raw_part = planes[start:end].reshape(kind.itemsize, length).T.reshape(-1).copy()
+        parts[part] = torch.from_numpy(raw_part).view(kind) if length else torch.empty(0, dtype=kind)
         start = end
     return parts

@@ -393,3 +393,11 @@ def test_update_upwards_does_not_go_with_a_memory_downwards():
     with pytest.raises(ExperimentError, match="code what goes down without memory"):
         Wire.parse(["up:weights/*=update+int8(0)", "down:weights/*=delta+int8(0)"])
     Wire.parse(["up:weights/*=update+int8(0)", "down:weights/*=int8(0)"])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.int64, torch.uint8])
+def test_a_tensor_of_zeros_comes_back(dtype):
+    message = Message({"features": torch.zeros(40, 6, 8, dtype=dtype)})
+    travelling, decoded = through(Wire.parse(["*=sparse+zstd"]), message)
+    assert travelling.size() < message.size()
+    assert torch.equal(decoded.tensors["features"], message.tensors["features"])
