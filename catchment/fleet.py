@@ -439,6 +439,6 @@ class FleetSnapshot:
     counts: dict[str, int]
     pending: list[tuple[bytes, bool]]
     arrived: list[tuple[bytes, bytes, bool]]
-    memories: dict[int, Memory]  # of the codecs, by client
-    answered: dict[int, int]  # by client: the last request that it has surely seen
     transport: Snapshot
+    memories: dict[int, Memory] = field(default_factory=dict)  # of the codecs, by client
+    answered: dict[int, int] = field(default_factory=dict)  # by client: the last request that it has surely seen

@@ -418,7 +418,7 @@ def test_worlds_that_cannot_work_are_refused(name):
     world = build(client="cnn", server="resnet10")
     with pytest.raises(ModelError, match=rf"{name} trains a server half on features; set models\.server"):
         world.method.check(dataclasses.replace(world, server_model=None))
-    with pytest.raises(ModelError, match=rf"{name} .*all clients need one architecture.*cnn, resnet4"):
+    with pytest.raises(ModelError, match=rf"{name} .*so all need one architecture.*cnn, resnet4"):
         build(client=["cnn", "resnet4"], server="resnet10")
     with pytest.raises(ModelError, match="do not fit"):
         build(client="cnn", server="resnet20")
