@@ -262,7 +262,7 @@ class FedGKT(Method[State]):
                 return f"{name} hold NaN or infinity"
         if n and not 0 <= int(labels.min()) <= int(labels.max()) < world.classes:
             return f"labels run from {int(labels.min())} to {int(labels.max())}; there are {world.classes} classes"
-        if n == len(own) or client not in state.holds:
+        if n == len(own) or client not in state.features[_shape(world, client)]:  # there is nothing to stand beside
             return "" if torch.equal(ids, own) else f"{n} ids came that are not the {len(own)} of client {client}"
         if upload.beside != state.holds[client]:
             return f"{n} of {len(own)} samples came beside upload {upload.beside}; {state.holds[client]} is here"

@@ -264,6 +264,19 @@ def test_fewer_samples_must_stand_beside_the_upload_that_the_server_has():
     assert torch.equal(state.known[0]["logits"][3:5], whole.logits[3:5] + 1)
 
 
+def test_fewer_samples_are_refused_where_the_server_keeps_no_features():
+    world = gkt()
+    server, fleet = Server(world), Noted()
+    state = world.method.init(server)
+    whole = good_upload(world, 0)
+    assert world.method.accept(server, state, fleet, Reply(0, 1, whole))
+    world.method.train_server(server, state, [0])  # and lets the features go
+    for n in (0, 2):
+        few = Knowledge(whole.features[:n], whole.logits[:n], whole.labels[:n], whole.ids[:n], 2, beside=1)
+        assert not world.method.accept(server, state, fleet, Reply(0, 2, few))
+    assert all("ids came that are not the" in why for _, why in fleet.refused)
+
+
 def test_a_refused_upload_is_in_the_record_and_the_round_goes_on(tmp_path):
     e = experiment("fedgkt", method={"name": "models_of_users:OneLies"}, participation={"fraction": 1.0})
     result = catchment.run(e, out=tmp_path / "run")
