@@ -68,11 +68,70 @@ def resume(directory: Annotated[Path, typer.Argument(help="The directory of a ru
 
 
 @app.command()
+def server(
+    file: File,
+    out: Annotated[Path | None, typer.Option(help="Directory of the run; runs/NAME if not given.")] = None,
+    host: Annotated[str, typer.Option(help="The address to listen on; 0.0.0.0 is all of this machine's.")] = "0.0.0.0",
+    port: Annotated[int, typer.Option(help="The port to listen on.")] = 9092,
+    keys: Annotated[
+        Path | None, typer.Option(help="Folder made by catchment keys: who joins must have a key, all is encrypted.")
+    ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="No keys: anybody may join, nothing is encrypted.")
+    ] = False,
+    settings: Settings = None,
+) -> None:
+    """Run an experiment with clients on other machines, which join with catchment join."""
+    if (keys is None) != insecure:
+        raise UserError("give either --keys DIR (made by: catchment keys DIR) or --insecure, and not both")
+    chosen = {"engine": "flower", "flower.local": False, "flower.host": host, "flower.port": port}
+    if keys is not None:
+        chosen["flower.keys"] = str(keys.absolute())
+    experiment = Experiment.load(file, {**dict(parse_setting(text) for text in settings or ()), **chosen})
+    directory = out or _free_directory(Path("runs"), experiment.name)
+    console.print(f"{directory}: waiting for {experiment.data.clients} clients on port {port}", highlight=False)
+    with _progress(experiment, directory) as observe:
+        run_experiment(experiment, directory, observe=observe)
+    _show([directory])
+
+
+@app.command()
+def join(
+    address: Annotated[str, typer.Argument(help="HOST:PORT of the server.")],
+    client: Annotated[int, typer.Option("--client-id", help="Which client this is; the first is 0.")],
+    data_folder: Annotated[
+        Path | None, typer.Option("--data", help="Folder of data sets, or of this device's own data.")
+    ] = None,
+    state: Annotated[Path, typer.Option(help="Folder for what the client remembers.")] = Path("catchment-state"),
+    root_certificate: Annotated[Path | None, typer.Option(help="ca.crt of the server.")] = None,
+    key: Annotated[Path | None, typer.Option(help="client-N.key of this client.")] = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="No encryption and no key.")] = False,
+    modules: Annotated[
+        Path | None, typer.Option(help="Folder of your own modules, if the experiment names any.")
+    ] = None,
+    once: Annotated[
+        bool, typer.Option("--once", help="End with the first run instead of waiting for the next.")
+    ] = False,
+    stock: Annotated[
+        bool, typer.Option("--stock", help="Use Flower's own SuperNode: slower, no private interfaces.")
+    ] = False,
+) -> None:
+    """Take part as one client, from this machine, until you press Ctrl-C."""
+    from catchment.flower.joining import join_federation
+
+    if (root_certificate is None) != insecure:
+        raise UserError("give either --root-certificate FILE (and --key FILE) or --insecure, and not both")
+    join_federation(
+        address, client, state, data_folder, modules, root_certificate, key, once=once, stock=stock,
+        tell=lambda text: console.print(text, highlight=False, soft_wrap=True),
+    )  # fmt: skip
+
+
+@app.command()
 def check(file: File, settings: Settings = None) -> None:
     """Read an experiment, its data and its models, and say what it would do, without training."""
     experiment = Experiment.load(file, dict(parse_setting(text) for text in settings or ()))
     world = experiment.build_world()
-    experiment.build_transport(world).close()
     console.print(
         f"[bold]{experiment.name}[/]: {experiment.method['name']}, {experiment.rounds} rounds", highlight=False
     )
@@ -103,7 +162,7 @@ def list_names(
     table.add_row("optimizer.*.name", ", ".join(optimizers.NAMES))
     table.add_row("devices.profile", ", ".join(DEVICES))
     table.add_row("wire.codecs", "PATTERN=CHAIN of " + ", ".join(STAGES))
-    table.add_row("engine", "inprocess")
+    table.add_row("engine", "inprocess, flower")
     console.print(table)
 
 

@@ -114,6 +114,31 @@ class WireSettings:
 
 
 @dataclass(frozen=True)
+class FlowerSettings:
+    """`[flower]`: for `engine = "flower"`."""
+
+    local: bool = True  # the clients are processes of this machine, started and ended with the run
+    host: str = "127.0.0.1"  # where the SuperLink listens
+    port: int = 0  # 0: one that is free
+    keys: str | None = None  # folder made by `catchment keys`; without it nothing is encrypted and anybody may join
+    wait: float = 300.0  # seconds to wait for clients: for all of them before the first round, later for `least`
+    least: int = 1  # so many reachable clients make a round
+    database: bool | None = None  # the SuperLink survives its death, for twice its work; None: unless local
+    stock: bool = False  # local clients are Flower's own SuperNodes, with a process for each message
+
+    def __post_init__(self) -> None:
+        at_least("flower.least", self.least, 1)
+        if not 0 <= self.port < 65536:
+            raise ExperimentError(f"flower.port is {self.port}; a number from 0 to 65535 is expected")
+        at_least("flower.wait", self.wait, 0)
+
+    @property
+    def durable(self) -> bool:
+        """Whether the SuperLink keeps what it knows in a database."""
+        return not self.local if self.database is None else self.database
+
+
+@dataclass(frozen=True)
 class Every:
     """`[evaluation]` and `[checkpoint]`: every so many rounds, and after the last."""
 
@@ -127,7 +152,7 @@ class Experiment:
     name: str = "experiment"
     seed: int = 0
     rounds: int = 10
-    engine: Literal["inprocess"] = "inprocess"
+    engine: Literal["inprocess", "flower"] = "inprocess"
     workers: int = field(default_factory=lambda: os.cpu_count() or 1)  # threads that serve clients
     threads: int = 1  # PyTorch threads of one client's work; results may depend on it, never on `workers`
     strict: bool = False  # every message and every client state through bytes
@@ -141,6 +166,7 @@ class Experiment:
     devices: DeviceSettings = field(default_factory=DeviceSettings)
     faults: Faults = field(default_factory=Faults)
     wire: WireSettings = field(default_factory=WireSettings)
+    flower: FlowerSettings = field(default_factory=FlowerSettings)
     evaluation: Every = field(default_factory=Every)
     checkpoint: Every = field(default_factory=Every)
 
@@ -194,6 +220,21 @@ class Experiment:
             method.setdefault("name", "fedavg")
         experiment = _read(Experiment, merged, "")
         return dataclasses.replace(experiment, method=experiment.to_dict()["method"])
+
+    @staticmethod
+    def from_toml(text: str) -> Experiment:
+        """An experiment from what `to_toml` gave."""
+        try:
+            return Experiment.from_dict(tomllib.loads(text))
+        except tomllib.TOMLDecodeError as error:
+            raise ExperimentError(f"this is not valid TOML: {error}") from None
+
+    def elsewhere(self, root: Path | None, path: Path | None) -> Experiment:
+        """The experiment on another machine: data sets and own modules are in these folders, or as given if there."""
+        given = self.data.root if self.data.root is not None and Path(self.data.root).is_dir() else None
+        own = self.path if self.path is not None and Path(self.path).is_dir() else None
+        settings = dataclasses.replace(self.data, root=given if root is None else str(root))
+        return dataclasses.replace(self, data=settings, path=own if path is None else str(path))
 
     def to_dict(self) -> dict[str, Any]:
         """Every setting, the method's defaults included; None is left out, as TOML has no such value."""

@@ -9,8 +9,9 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from torch import Tensor
@@ -25,6 +26,7 @@ from catchment.method import Metrics
 from catchment.rehearsal import peak_memory
 from catchment.server import Server
 from catchment.spool import Spool
+from catchment.transports.base import Transport
 from catchment.world import World
 
 Record = dict[str, Any]
@@ -36,19 +38,27 @@ def run(experiment: Experiment, out: str | Path | None = None, *, observe: Obser
 
     `observe` is called with the record of every round.
     """
-    directory = None if out is None else Path(out)
-    if directory is not None:
-        if (directory / "experiment.toml").exists():
-            raise UserError(f"{directory} already holds a run; resume it, or choose another --out")
-        world = experiment.build_world()  # before anything is written
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(f"{directory} cannot be made: {error.strerror}") from None
-        write_atomically(directory / "experiment.toml", experiment.to_toml().encode())
-    else:
-        world = experiment.build_world()
-    return _Run(experiment, world, directory, observe).go()
+    if experiment.engine == "flower":
+        from catchment.flower.federation import federate
+
+        with TemporaryDirectory() if out is None else nullcontext(out) as place:
+            begin(experiment, Path(place))
+            return federate(Path(place), observe or _unseen)
+    world = experiment.build_world()  # before anything is written
+    directory = None if out is None else begin(experiment, Path(out))
+    return _Run(experiment, world, directory, observe, experiment.build_transport(world, directory)).go()
+
+
+def begin(experiment: Experiment, directory: Path) -> Path:
+    """Make the directory of a run, which must not hold one yet."""
+    if (directory / "experiment.toml").exists():
+        raise UserError(f"{directory} already holds a run; resume it, or choose another --out")
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{directory} cannot be made: {error.strerror}") from None
+    write_atomically(directory / "experiment.toml", experiment.to_toml().encode())
+    return directory
 
 
 def resume(out: str | Path, *, observe: Observer | None = None) -> Record:
@@ -59,19 +69,43 @@ def resume(out: str | Path, *, observe: Observer | None = None) -> Record:
     if (directory / "result.json").exists():
         return json.loads((directory / "result.json").read_text())  # type: ignore[no-any-return]
     experiment = Experiment.load(directory / "experiment.toml")
-    return _Run(experiment, experiment.build_world(), directory, observe).go()
+    if experiment.engine == "flower":
+        from catchment.flower.federation import federate
+
+        return federate(directory, observe or _unseen)
+    return go_on(directory, experiment.build_transport, observe)
+
+
+def go_on(
+    directory: Path, carrier: Callable[[World, Path | None], Transport], observe: Observer | None = None
+) -> Record:
+    """Do what is left of the run in a directory over the transport that `carrier` makes."""
+    experiment = Experiment.load(directory / "experiment.toml")
+    world = experiment.build_world()
+    return _Run(experiment, world, directory, observe, carrier(world, directory)).go()
+
+
+def _unseen(record: Record) -> None:
+    pass
 
 
 class _Run:
     """One run, from its start or its last checkpoint to its end."""
 
-    def __init__(self, experiment: Experiment, world: World, directory: Path | None, observe: Observer | None) -> None:
+    def __init__(
+        self,
+        experiment: Experiment,
+        world: World,
+        directory: Path | None,
+        observe: Observer | None,
+        transport: Transport,
+    ) -> None:
         self.experiment = experiment
         self.world = world
         self.method = world.method
         self.server = Server(world, experiment.rounds, directory)
         self.ledger = Ledger()
-        self.transport = experiment.build_transport(world, directory)
+        self.transport = transport
         self.fleet = Fleet(
             self.transport,
             world.method,
@@ -86,7 +120,7 @@ class _Run:
         self.rounds = _Lines(None if directory is None else directory / "rounds.jsonl")
         self.crossings = _Lines(None if directory is None else directory / "ledger.jsonl")
         self.directory = directory
-        self.observe = observe or (lambda record: None)
+        self.observe = observe or _unseen
         self.seconds = 0.0
         self.peaks: dict[str, int | None] = {}  # "handler of model" -> bytes
         self.firsts: dict[str, Request] = {}  # the first request of each, until it is rehearsed
@@ -142,7 +176,7 @@ class _Run:
             "bytes": summarise(crossed),
             "seconds": seconds,
             "virtual_seconds": self.fleet.now,
-            "events": self.fleet.events,
+            "events": [*self.transport.news(), *self.fleet.events],
         }
         self.rounds.add(record)
         self.crossings.add({"round": number, "entries": self.ledger.close_round()})

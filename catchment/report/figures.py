@@ -316,7 +316,7 @@ def events_per_round(runs: Sequence[RunFiles]) -> Drawing | None:
     """Replies that did not arrive as asked: of a single run by kind, of several their number."""
 
     def points(run: RunFiles) -> tuple[list[float], list[float]]:
-        return _numbers(run.rounds), [float(len(record["events"])) for record in run.rounds]
+        return _numbers(run.rounds), [float(sum(_replies(record).values())) for record in run.rounds]
 
     curves = [curve for curve in _curves(runs, points) if any(curve.y)]
     if not curves:
@@ -324,7 +324,7 @@ def events_per_round(runs: Sequence[RunFiles]) -> Drawing | None:
 
     def draw(axes: Axes) -> None:
         if len(runs) == 1:
-            found = [Counter(event["what"] for event in record["events"]) for record in runs[0].rounds]
+            found = [_replies(record) for record in runs[0].rounds]
             kinds = sorted(sum(found, Counter()), key=[*EVENTS].index)
             series = {kind: [float(count[kind]) for count in found] for kind in kinds}
             _stacked(axes, curves[0].x, series, [EVENTS[kind] for kind in kinds])
@@ -340,6 +340,11 @@ def events_per_round(runs: Sequence[RunFiles]) -> Drawing | None:
         "server did not accept."
     )
     return Drawing("Lost, late, failed and refused replies", note, draw)
+
+
+def _replies(record: Record) -> Counter[str]:
+    """The events of a round that concern replies."""
+    return Counter(event["what"] for event in record["events"] if event["what"] in EVENTS)
 
 
 def virtual_time_per_round(runs: Sequence[RunFiles]) -> Drawing | None:

@@ -204,7 +204,7 @@ def _events(runs: Sequence[RunFiles]) -> str:
                 [
                     Column("round", [f"{number}" for number, _ in shown]),
                     Column("what", [event["what"] for _, event in shown], numeric=False),
-                    Column("client", [f"{event['client']}" for _, event in shown]),
+                    Column("client", ["" if event["client"] is None else f"{event['client']}" for _, event in shown]),
                     Column("asked for", [event["handler"] for _, event in shown], numeric=False),
                     Column("reason", [event["why"] for _, event in shown], numeric=False),
                 ]

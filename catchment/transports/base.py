@@ -5,9 +5,22 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from catchment.client import ClientState
 from catchment.message import Request, Response
+
+PART = 100_000_000  # bytes; what is longer crosses a network in several messages
+
+
+def pause(waited: float) -> float:
+    """Seconds until the next look for something that has been waited for so long: short, and never a great delay."""
+    return min(1.0, max(0.05, 0.02 * waited))
+
+
+def parts(size: int) -> int:
+    """In how many messages so many bytes cross a network."""
+    return max(1, -(-size // PART))
 
 
 @dataclass(frozen=True)
@@ -46,6 +59,10 @@ class Transport(ABC):
     @abstractmethod
     def restore(self, snapshot: Snapshot) -> None:
         """Go on from a checkpoint; pending requests are pushed again afterwards."""
+
+    def news(self) -> list[dict[str, Any]]:
+        """What happened to clients since the last call, beyond replies: events for the record of a round."""
+        return []
 
     @abstractmethod
     def close(self) -> None:

@@ -1,0 +1,84 @@
+"""The server routine of a run, over the grid that Flower gives to a ServerApp."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from flwr.serverapp import Grid
+
+from catchment import __version__
+from catchment.checkpoint import write_atomically
+from catchment.errors import CatchmentError
+from catchment.experiment import Experiment
+from catchment.run import begin, go_on
+from catchment.transports.base import Transport
+from catchment.transports.flower import Flower
+from catchment.world import World
+
+
+class Papers:
+    """The files by which the server routine and those who watch over it speak, in a folder of the run's directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.folder = directory / "flower"
+        self.pid = self.folder / "server.pid"  # of the server routine
+        self.error = self.folder / "error.json"  # why it stopped
+        self.nodes = self.folder / "nodes.json"  # node -> client, where keys say so
+        self.notices = self.folder / "notices.jsonl"  # what the watcher did
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def federation(self) -> str:
+        """The name of the run on its devices; made when it is first asked for."""
+        path = self.folder / "federation"
+        if not path.exists():
+            write_atomically(path, os.urandom(8).hex().encode())
+        return path.read_text()
+
+    def note(self, why: str) -> None:
+        """Leave a notice for the record of the round under way."""
+        with self.notices.open("a") as file:
+            file.write(json.dumps({"what": "restarted", "client": None, "handler": "", "why": why}) + "\n")
+
+
+def start_run(file: Path, directory: Path) -> None:
+    """Make the directory of a run from an experiment file."""
+    begin(Experiment.load(file, {"engine": "flower"}), directory)
+
+
+def serve_run(grid: Grid, directory: Path) -> None:
+    """Do what is left of the run in a directory with the clients that Flower has."""
+    papers = Papers(directory)
+    write_atomically(papers.pid, str(os.getpid()).encode())
+    read = 0
+
+    def notices() -> list[dict[str, Any]]:
+        nonlocal read
+        lines = papers.notices.read_text().splitlines() if papers.notices.exists() else []
+        found, read = lines[read:], len(lines)
+        return [json.loads(line) for line in found]
+
+    def carrier(world: World, directory: Path | None) -> Transport:
+        nodes = {int(k): v for k, v in json.loads(papers.nodes.read_text()).items()} if papers.nodes.exists() else None
+        experiment = Experiment.load(papers.folder.parent / "experiment.toml")
+        return Flower(
+            grid,
+            experiment=experiment.to_toml(),
+            federation=papers.federation,
+            version=__version__,
+            clients=world.clients,
+            wait=experiment.flower.wait,
+            least=experiment.flower.least,
+            deadline=experiment.participation.deadline,
+            nodes=nodes,
+            notices=notices,
+        )
+
+    try:
+        go_on(directory, carrier)
+    except CatchmentError as error:
+        write_atomically(papers.error, json.dumps([type(error).__name__, str(error)]).encode())
+        raise

@@ -1,0 +1,42 @@
+"""Every method gives the same results over Flower, with real processes, as in one process."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from worlds import METHODS, experiment
+
+import catchment
+
+pytest.importorskip("flwr")
+
+QUICK = ("fedavg", "fedgkt")
+UNORDERED = ("fedgkt, asynchronous", "transfer")  # who is faster decides, and real machines decide that
+OVER_FLOWER = {"engine": "flower", "data": {"clients": 3}}
+
+
+def outcome(name, out, **settings):
+    """All that must be equal: results and bytes, less times, and less news of who came and went."""
+    chosen = experiment(name, **settings)
+    result = catchment.run(chosen, out=out)
+    rounds = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
+    for record in (result, *rounds):
+        del record["seconds"], record["virtual_seconds"]
+    del result["costs"]["peak_memory"]  # measured, to a few bytes
+    for record in rounds:
+        record["events"] = [event for event in record["events"] if event["what"] not in ("joined", "restarted")]
+    return result, rounds, (out / "ledger.jsonl").read_text()
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in METHODS]
+)
+def test_flower_changes_nothing(name, tmp_path):
+    here = outcome(name, tmp_path / "here", data={"clients": 3})
+    there = outcome(name, tmp_path / "there", **OVER_FLOWER)
+    if name in UNORDERED:
+        assert len(there[1]) == len(here[1])
+        assert there[0]["lost"] == there[0]["failed"] == 0
+    else:
+        assert there == here

@@ -1,0 +1,325 @@
+"""The transport over Flower, with a grid that is a table of functions."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+
+import pytest
+
+pytest.importorskip("flwr")
+
+import torch
+from flwr.app import Error, Message
+from flwr.supercore.task_identity import TaskIdentity
+
+from catchment.errors import RunError
+from catchment.message import Message as Body
+from catchment.message import Request, Response
+from catchment.transports import flower
+from catchment.transports.base import Snapshot
+from catchment.transports.flower import Flower, content, opened
+
+FOREVER = float("inf")
+
+
+@pytest.fixture(autouse=True)
+def task(monkeypatch):
+    """Flower makes messages inside of its tasks only."""
+    for name in ("_task_id", "_run_id", "_node_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+    for name, value in (("pause", lambda waited: 0.001), ("LOOK", 0.0), ("FAREWELL", 0.01)):
+        monkeypatch.setattr(flower, name, value)
+
+
+class Grid:
+    """Nodes are functions from a message to a reply, None for no reply (yet)."""
+
+    def __init__(self, **nodes):
+        self.nodes = {int(name.removeprefix("n")): node for name, node in nodes.items()}
+        self.sent = []
+        self.replies = {}
+        self.numbers = itertools.count()
+
+    def get_node_ids(self):
+        return list(self.nodes)
+
+    def push_messages(self, messages):
+        ids = []
+        for message in messages:
+            ids.append(f"m{next(self.numbers)}")
+            self.sent.append((message.metadata.dst_node_id, message.metadata.message_type, message))
+            node = self.nodes.get(message.metadata.dst_node_id)
+            reply = None if node is None else node(message)
+            if reply is not None:
+                self.replies[ids[-1]] = reply
+        return ids
+
+    def pull_messages(self, message_ids):
+        return [self.replies.pop(number) for number in message_ids if number in self.replies]
+
+    def kinds(self, node):
+        return [kind for to, kind, _ in self.sent if to == node and kind != "query.bye"]
+
+
+def node(client, answer=None, hello=None):
+    """A node that is a client: greets, and answers requests with `answer(request)`."""
+
+    def reply(message):
+        kind = message.metadata.message_type
+        if kind == "query.hello":
+            return hello(message) if hello else Message(content({"client": client, "samples": 7}), reply_to=message)
+        if kind == "query.bye":
+            return Message(content({}), reply_to=message)
+        _fields, raw = opened(message.content)
+        said = (answer or echo)(Request.from_bytes(raw))
+        if said is None:
+            return None
+        if isinstance(said, Error):
+            return Message(said, reply_to=message)
+        return Message(content({"client": client, "parts": 1}, said.to_bytes()), reply_to=message)
+
+    return reply
+
+
+def echo(request):
+    return Response(request.client, request.sequence, request.body, 5, 0.5, aside=request.aside)
+
+
+def request(client, sequence=0, purpose="training", values=(1.0, 2.0)):
+    return Request(client, "train", 1, 0, sequence, Body({"x": torch.tensor(values)}), purpose)
+
+
+def transport(grid, clients=2, **settings):
+    return Flower(grid, experiment="", federation="f" * 16, version="1", clients=clients, **{"wait": 0.05, **settings})
+
+
+def test_requests_reach_the_client_of_that_number_and_responses_come_back_whole():
+    grid = Grid(n11=node(1), n10=node(0))
+    carrier = transport(grid)
+    assert carrier.roster(1) == [0, 1]
+    carrier.push([request(1, 3), request(0, 4)])
+    found = {response.client: response for response in (carrier.pull(FOREVER), carrier.pull(FOREVER))}
+    assert carrier.pull(FOREVER) is None
+    assert found[1].sequence == 3
+    assert found[0].sequence == 4
+    assert torch.equal(found[1].body.tensors["x"], torch.tensor([1.0, 2.0]))
+    assert found[1].macs == 5
+    assert grid.kinds(11) == ["query.hello", "train.ask"]
+
+
+def test_one_message_is_on_its_way_to_a_client_at_a_time():
+    held = deque()
+    grid = Grid(n10=node(0, lambda asked: held.append(asked)))
+    carrier = transport(grid, clients=1)
+    carrier.roster(1)
+    carrier.push([request(0, 0), request(0, 0, "evaluation")])
+    assert carrier.pull(carrier.now + 0.01) is None
+    assert len(held) == 1
+    grid.replies["m1"] = Message(content({"parts": 1}, echo(held[0]).to_bytes()), reply_to=grid.sent[1][2])
+    assert carrier.pull(FOREVER).aside is False
+    assert len(held) == 2
+    assert held[1].aside
+
+
+@pytest.mark.parametrize(("code", "reason"), [(5, "node is unavailable"), (3, "message expired"), (8, "stopped")])
+def test_an_error_of_flowers_is_a_lost_reply_with_its_reason(code, reason):
+    grid = Grid(n10=node(0, lambda asked: Error(code, reason)))
+    carrier = transport(grid, clients=1)
+    carrier.roster(1)
+    carrier.push([request(0, 9)])
+    response = carrier.pull(FOREVER)
+    assert (response.client, response.sequence, response.body, response.failed) == (0, 9, None, False)
+    assert reason in response.error
+    assert str(code) in response.error
+
+
+def test_what_a_device_refuses_is_a_failed_reply():
+    def reply(message):
+        if message.metadata.message_type == "query.hello":
+            return node(0)(message)
+        return Message(content({"error": "no such data"}), reply_to=message)
+
+    carrier = transport(Grid(n10=reply), clients=1)
+    carrier.roster(1)
+    carrier.push([request(0)])
+    response = carrier.pull(FOREVER)
+    assert response.failed
+    assert response.error == "no such data"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        lambda r: echo(r)._replace(client=1),
+        lambda r: echo(r)._replace(sequence=8),
+        lambda r: echo(r)._replace(aside=True),
+    ],
+)
+def test_an_answer_to_another_request_is_a_failed_reply(said):
+    carrier = transport(Grid(n10=node(0, said)), clients=1)
+    carrier.roster(1)
+    carrier.push([request(0, 2)])
+    response = carrier.pull(FOREVER)
+    assert response.failed
+    assert (response.client, response.sequence, response.aside) == (0, 2, False)
+
+
+def test_bytes_that_are_no_response_are_a_failed_reply():
+    def reply(message):
+        if message.metadata.message_type == "query.hello":
+            return node(0)(message)
+        return Message(content({"parts": 1}, b"nonsense"), reply_to=message)
+
+    carrier = transport(Grid(n10=reply), clients=1)
+    carrier.roster(1)
+    carrier.push([request(0)])
+    assert carrier.pull(FOREVER).failed
+
+
+def test_long_requests_and_responses_travel_in_parts(monkeypatch, tmp_path):
+    for module in ("catchment.transports.flower", "catchment.transports.base", "catchment.device"):
+        monkeypatch.setattr(f"{module}.PART", 100)
+    from catchment.device import Device
+
+    device = Device(0, tmp_path)
+    monkeypatch.setattr(device, "_serve", lambda federation, experiment, asked: echo(asked))
+
+    def reply(message):
+        kind = message.metadata.message_type.partition(".")[2]
+        if kind == "hello":
+            return node(0)(message)
+        fields, raw = opened(message.content)
+        assert len(raw) <= 100
+        said, answer = device.answer(kind, fields, raw)
+        assert len(answer) <= 100
+        return Message(content(said, answer), reply_to=message)
+
+    grid = Grid(n10=reply)
+    carrier = transport(grid, clients=1)
+    carrier.roster(1)
+    asked = request(0, values=tuple(range(100)))
+    carrier.push([asked])
+    response = carrier.pull(FOREVER)
+    assert torch.equal(response.body.tensors["x"], torch.arange(100.0))
+    assert grid.kinds(10).count("train.ask") == -(-asked.size() // 100) > 4
+    assert grid.kinds(10).count("train.fetch") == -(-response.size() // 100) - 1
+    assert not list(tmp_path.rglob("*box"))
+
+
+def test_the_life_of_a_message_follows_from_the_deadline():
+    grid = Grid(n10=node(0))
+    carrier = transport(grid, clients=1, deadline=100.0)
+    carrier.roster(1)
+    carrier.push([request(0)])
+    assert grid.sent[-1][2].metadata.ttl == 260.0
+    carrier = transport(grid, clients=1)
+    carrier.roster(1)
+    carrier.push([request(0)])
+    assert grid.sent[-1][2].metadata.ttl == flower.HALF_A_DAY
+
+
+def test_a_deadline_ends_the_wait_and_the_reply_comes_late():
+    held = []
+    grid = Grid(n10=node(0, held.append))
+    carrier = transport(grid, clients=1)
+    carrier.roster(1)
+    carrier.push([request(0)])
+    assert carrier.pull(carrier.now + 0.02) is None
+    grid.replies["m1"] = Message(content({"parts": 1}, echo(held[0]).to_bytes()), reply_to=grid.sent[1][2])
+    assert carrier.pull(FOREVER).body is not None
+
+
+# ---- who is there -----------------------------------------------------------------------------------------------
+
+
+def test_the_first_round_waits_for_all_and_goes_on_with_those_who_came():
+    carrier = transport(Grid(n10=node(0)), clients=3)
+    assert carrier.roster(1) == [0]
+    assert transport(Grid(), clients=3, wait=0.0, least=1) is not None
+
+
+def test_too_few_clients_end_the_run_with_their_excuses():
+    def hello(message):
+        return Message(content({"error": "the data set is not here"}), reply_to=message)
+
+    carrier = transport(Grid(n10=node(0), n11=node(1, hello=hello)), clients=2, least=2)
+    with pytest.raises(RunError, match=r"1 of 2 clients.*the data set is not here"):
+        carrier.roster(1)
+
+
+def test_a_client_that_comes_later_takes_part_from_then_on():
+    grid = Grid(n10=node(0))
+    carrier = transport(grid)
+    assert carrier.roster(1) == [0]
+    grid.nodes[11] = node(1)
+    assert carrier.roster(2) == [0, 1]
+    assert [(e["what"], e["client"]) for e in carrier.news()] == [("joined", 0), ("joined", 1)]
+    assert carrier.news() == []
+
+
+def test_a_client_that_left_is_not_asked_and_one_that_returns_is():
+    grid = Grid(n10=node(0), n11=node(1))
+    carrier = transport(grid)
+    carrier.roster(1)
+    away = grid.nodes.pop(11)
+    assert carrier.roster(2) == [0]
+    carrier.push([request(1)])
+    assert "not connected" in carrier.pull(FOREVER).error
+    grid.nodes[11] = away
+    assert carrier.roster(3) == [0, 1]
+    assert [event["what"] for event in carrier.news()] == ["joined", "joined", "left", "joined"]
+
+
+def test_a_device_that_was_restarted_under_another_id_loses_what_it_had_in_hand():
+    grid = Grid(n10=node(0, lambda asked: None))
+    carrier = transport(grid, clients=1)
+    carrier.roster(1)
+    carrier.push([request(0, 5)])
+    grid.nodes[12] = node(0)
+    response = carrier.pull(FOREVER)
+    assert (response.sequence, response.failed) == (5, False)
+    assert "restarted" in response.error
+    carrier.push([request(0, 6)])
+    assert carrier.pull(FOREVER).sequence == 6
+    assert grid.kinds(12) == ["query.hello", "train.ask"]
+
+
+def test_a_node_speaks_only_for_the_client_whose_key_it_has():
+    grid = Grid(n10=node(0), n11=node(0))
+    carrier = transport(grid, nodes={10: 0, 11: 1})
+    assert carrier.roster(1) == [0]
+    (refused,) = [event for event in carrier.news() if event["what"] == "refused"]
+    assert "its key is that of client 1" in refused["why"]
+
+
+@pytest.mark.parametrize("client", [-1, 2, "0", None])
+def test_a_node_that_is_nobody_is_not_asked(client):
+    fields = {} if client is None else {"client": client}
+    grid = Grid(n10=node(0), n11=node(1, hello=lambda m: Message(content(fields), reply_to=m)))
+    assert transport(grid).roster(1) == [0]
+
+
+def test_what_was_in_flight_at_a_checkpoint_waits_for_its_client():
+    grid = Grid()
+    carrier = transport(grid, clients=1, wait=5.0)
+    carrier.restore(carrier.snapshot(lambda client: 0))
+    carrier.push([request(0, 7)])
+    assert carrier.pull(carrier.now + 0.02) is None
+    grid.nodes[10] = node(0)
+    assert carrier.pull(FOREVER).sequence == 7
+
+
+def test_the_clock_goes_on_after_a_resume():
+    second = transport(Grid(n10=node(0)), clients=1)
+    second.restore(Snapshot(1000.0))
+    assert 1000.0 <= second.now < 1010.0
+    assert [event["what"] for event in second.news()] == ["resumed"]
+
+
+def test_nodes_hear_that_the_run_is_over():
+    grid = Grid(n10=node(0))
+    carrier = transport(grid, clients=1)
+    carrier.roster(1)
+    carrier.close()
+    assert grid.sent[-1][1] == "query.bye"
