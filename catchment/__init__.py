@@ -1,5 +1,7 @@
 """Catchment: federated learning of large models from weak devices."""
 
+__version__ = "0.1.0"
+
 from catchment.process import set_up
 
 set_up()  # before PyTorch is imported
@@ -17,8 +19,6 @@ from catchment.run import resume, run
 from catchment.server import Server
 from catchment.training import Weights, fit
 from catchment.transports.devices import Device
-
-__version__ = "0.1.0"
 
 __all__ = [
     "Batch",

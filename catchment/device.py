@@ -56,7 +56,7 @@ class StoredVersions(Versions):
                 path.unlink()
 
 
-class Device:
+class RealDevice:
     """One client on its own machine: where its data and its state are, and what it answers.
 
     `data` is the folder of data sets, or of the device's own samples if the experiment's partition is "own". `path` is

@@ -13,6 +13,8 @@ import safetensors.torch
 from torch import nn
 
 from catchment.checkpoint import Checkpoints, Loaded, unflatten, write_atomically
+from catchment.client import ClientState
+from catchment.device import StoredVersions
 from catchment.errors import UserError
 from catchment.experiment import Experiment
 from catchment.message import plain
@@ -49,8 +51,7 @@ class Run:
         clients = self.experiment.data.clients
         if not 0 <= client < clients:
             raise UserError(f"{self.directory} has no client {client}; its clients are 0 to {clients - 1}")
-        kept = self._checkpoint.fleet.transport.states.get(client, {})  # nothing of a client that was never asked
-        return _own(self.world.method.client_model(self._server, self._state, client, dict(kept)))
+        return _own(self.world.method.client_model(self._server, self._state, client, self._kept(client)))
 
     def model(self) -> nn.Module:
         """The global model or the server's, in evaluation mode; a server half takes features in place of images."""
@@ -77,6 +78,19 @@ class Run:
             raise UserError(f"{path} cannot be written: {error.strerror}") from None
         write_atomically(path, safetensors.torch.save(tensors, about))
         return model
+
+    def _kept(self, client: int) -> ClientState:
+        """What a client remembered at the checkpoint; nothing of one that was never asked."""
+        fleet = self._checkpoint.fleet
+        if self.experiment.engine != "flower":
+            return dict(fleet.transport.states.get(client, {}))
+        states = self.directory / "flower" / "clients"
+        if not self.world.method.persistent:
+            return {}
+        if not states.exists():
+            raise UserError(f"what client {client} remembers is on its device, in the folder of its --state, not here")
+        versions = next(states.glob(f"*/client-{client}/versions"), None)
+        return {} if versions is None else StoredVersions(versions).newest(fleet.sequence)
 
     @cached_property
     def _checkpoint(self) -> Loaded:

@@ -1,54 +1,67 @@
 """Catchment as a Flower app: the ServerApp runs the rounds, the ClientApp answers as one device.
 
-`flwr run` needs no more than a `pyproject.toml` that names these two. The server reads its run directory, or an
-experiment file and where to put the run, from the run's configuration; a client reads from its node's configuration
-which client it is (`partition-id`) and where its data, its state and its own modules are (`data`, `state`, `modules`).
+`flwr run` needs no more than a `pyproject.toml` that names these two. The server reads from the run's configuration
+where to keep the run (`directory`). A client reads from its node's configuration which client it is (`partition-id`)
+and where its data, its state and its own modules are (`data`, `state`, `modules`).
 """
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from catchment.device import Device
+from catchment.device import RealDevice
 from catchment.errors import UserError
 from catchment.flower.serving import serve_run, start_run
 from catchment.transports.flower import content, opened
 
-server = ServerApp()
+
+def server_app(experiment: Path | None = None) -> ServerApp:
+    """An app that runs an experiment file, or goes on with the unfinished run in its directory."""
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        out = context.run_config.get("directory")
+        if not out:
+            raise UserError('the run configuration has no "directory"; say where to keep the run')
+        directory = Path(str(out)).absolute()
+        if (directory / "result.json").exists():
+            raise UserError(f"{directory} holds a finished run; choose another directory")
+        if not (directory / "experiment.toml").exists():
+            if experiment is None:
+                raise UserError(f"{directory} holds no run to go on with (it has no experiment.toml)")
+            start_run(experiment, directory)
+        serve_run(grid, directory)
+
+    return app
+
+
+server = server_app()
 client = ClientApp()
-
-
-@server.main()
-def main(grid: Grid, context: Context) -> None:
-    """Run an experiment, or go on with the one in the directory."""
-    out = context.run_config.get("directory")
-    if not out:
-        raise UserError('the run configuration has no "directory"; say where to keep the run')
-    directory = Path(str(out))
-    if not (directory / "experiment.toml").exists():
-        start_run(Path(str(context.run_config.get("experiment", ""))), directory)
-    serve_run(grid, directory)
 
 
 def answer(message: Message, context: Context) -> Message:
     """One message to one device."""
     settings = context.node_config
-    state = settings.get("state") or Path(os.environ.get("FLWR_HOME", ".")) / "catchment"
     data, modules = settings.get("data"), settings.get("modules")
-    device = Device(
+    device = RealDevice(
         int(settings.get("partition-id", -1)),
-        Path(str(state)),
+        Path(str(settings.get("state", "catchment-state"))),
         None if data is None else Path(str(data)),
         None if modules is None else Path(str(modules)),
     )
+    return reply_to(message, device)[1]
+
+
+def reply_to(message: Message, device: RealDevice) -> tuple[str, Message]:
+    """What kind of message it is, and what the device says to it."""
     kind = message.metadata.message_type.partition(".")[2]
     fields, raw = opened(message.content)
-    return Message(content(*device.answer(kind, fields, raw)), reply_to=message)
+    return kind, Message(content(*device.answer(kind, fields, raw)), reply_to=message)
 
 
 for name in ("hello", "bye"):

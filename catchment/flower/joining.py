@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from catchment.device import Device
+from catchment.device import RealDevice
 from catchment.errors import RunError, UserError
 from catchment.flower.federation import environment, free_port
 
@@ -40,14 +40,18 @@ def join_federation(
     if stock:
         _become_supernode(address, client, state, data, modules, root_certificate, key)
     os.environ |= {name: value for name, value in environment(state / "flower").items() if name.startswith("FLWR_")}
-    from catchment.flower.node import Refused, serve_node
+    try:
+        from catchment.flower.node import Refused, serve_node
+    except ImportError as error:
+        tell(f"this Flower has no {error.name or error}: using its own SuperNode, which is slower")
+        _become_supernode(address, client, state, data, modules, root_certificate, key)
 
     def interrupt(number: int, frame: Any) -> None:
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, interrupt)
     try:
-        serve_node(address, Device(client, state, data, modules), root_certificate, key, once=once, tell=tell)
+        serve_node(address, RealDevice(client, state, data, modules), root_certificate, key, once=once, tell=tell)
     except KeyboardInterrupt:
         tell(f"client {client} left")
     except Refused as refused:

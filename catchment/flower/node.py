@@ -21,10 +21,10 @@ from flwr.supercore.run import RunNotRunningException
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.fleet_http_connection import http_request_response
 
-from catchment.device import Device
+from catchment.device import RealDevice
 from catchment.errors import UserError
+from catchment.flower.apps import reply_to
 from catchment.transports.base import pause
-from catchment.transports.flower import content, opened
 
 
 class Refused(Exception):
@@ -33,7 +33,7 @@ class Refused(Exception):
 
 def serve_node(
     address: str,
-    device: Device,
+    device: RealDevice,
     root_certificate: Path | None,
     key: Path | None,
     *,
@@ -51,7 +51,7 @@ def serve_node(
         raise Refused("the connection was refused, as said above") from None
 
 
-def _serve(connection: Any, device: Device, once: bool, tell: Callable[[str], None]) -> None:
+def _serve(connection: Any, device: RealDevice, once: bool, tell: Callable[[str], None]) -> None:
     node, receive, send, _, _, pull_object, push_object, confirm = connection
     TaskIdentity.task_id, TaskIdentity.node_id = 0, node
     answered = time.monotonic()
@@ -79,13 +79,6 @@ def _serve(connection: Any, device: Device, once: bool, tell: Callable[[str], No
         tell(f"{kind} answered in {answered - began:.2f} s")
         if kind == "bye" and once:
             return
-
-
-def reply_to(message: Message, device: Device) -> tuple[str, Message]:
-    """What kind of message it is, and what the device says to it."""
-    kind = message.metadata.message_type.partition(".")[2]
-    fields, raw = opened(message.content)
-    return kind, Message(content(*device.answer(kind, fields, raw)), reply_to=message)
 
 
 def _keys(path: Path) -> tuple[ec.EllipticCurvePrivateKey, ec.EllipticCurvePublicKey]:

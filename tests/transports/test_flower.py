@@ -180,9 +180,9 @@ def test_bytes_that_are_no_response_are_a_failed_reply():
 def test_long_requests_and_responses_travel_in_parts(monkeypatch, tmp_path):
     for module in ("catchment.transports.flower", "catchment.transports.base", "catchment.device"):
         monkeypatch.setattr(f"{module}.PART", 100)
-    from catchment.device import Device
+    from catchment.device import RealDevice
 
-    device = Device(0, tmp_path)
+    device = RealDevice(0, tmp_path)
     monkeypatch.setattr(device, "_serve", lambda federation, experiment, asked: echo(asked))
 
     def reply(message):
