@@ -1,0 +1,1 @@
+"""Federations over the network, carried by Flower."""
