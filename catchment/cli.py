@@ -97,7 +97,7 @@ def list_names(
     table = Table("key", "names", title="Every name may also be your own: package.module:attribute")
     table.add_row("method.name", ", ".join(sorted(METHODS)))
     table.add_row("models.client, models.server", ", ".join(models.MODELS))
-    table.add_row("data.name", ", ".join(data.SOURCES) + ", or the path of a folder of Parquet files")
+    table.add_row("data.name", ", ".join(data.SOURCES) + ", or the path of a folder of Parquet or NumPy files")
     table.add_row("data.partition", ", ".join(data.PARTITIONS))
     table.add_row("data.augment", ", ".join(data.AUGMENTATIONS))
     table.add_row("optimizer.*.name", ", ".join(optimizers.NAMES))

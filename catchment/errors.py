@@ -58,5 +58,6 @@ def needs(what: str, extra: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        package = {"PIL": "pillow", "sklearn": "scikit-learn"}.get(error.name or "", error.name)
+        package = (error.name or "").partition(".")[0]
+        package = {"PIL": "pillow", "sklearn": "scikit-learn"}.get(package, package)
         raise UserError(f"{what} needs the package {package}: pip install 'catchment[{extra}]'") from error
