@@ -35,7 +35,7 @@ from typing import Any
 import catchment
 from catchment.checkpoint import write_atomically
 from catchment.data import SOURCES
-from catchment.data.parquet import find_split
+from catchment.data.splits import find_split
 from catchment.errors import CatchmentError, UserError
 from catchment.models import build, feature_shape
 from catchment.names import did_you_mean

@@ -156,7 +156,7 @@ def list_names(
     table = Table("key", "names", title="Every name may also be your own: package.module:attribute")
     table.add_row("method.name", ", ".join(sorted(METHODS)))
     table.add_row("models.client, models.server", ", ".join(models.MODELS))
-    table.add_row("data.name", ", ".join(data.SOURCES) + ", or the path of a folder of Parquet files")
+    table.add_row("data.name", ", ".join(data.SOURCES) + ", or the path of a folder of Parquet or NumPy files")
     table.add_row("data.partition", ", ".join(data.PARTITIONS))
     table.add_row("data.augment", ", ".join(data.AUGMENTATIONS))
     table.add_row("optimizer.*.name", ", ".join(optimizers.NAMES))
@@ -197,6 +197,26 @@ def export(
         highlight=False,
         soft_wrap=True,
     )
+
+
+@app.command()
+def keys(
+    directory: Annotated[Path, typer.Argument(help="A directory of its own, for its owner alone.")],
+    clients: Annotated[int, typer.Option(help="How many; a larger number later adds the missing ones.")],
+    host: Annotated[
+        list[str] | None, typer.Option(help="A name or address under which devices reach the server. May be repeated.")
+    ] = None,
+) -> None:
+    """Make the keys and certificates of a federation over the network; nothing is ever replaced."""
+    from catchment.flower.keys import make_keys
+
+    made = make_keys(directory, clients, host or [])
+    table = Table("who", "files", title=f"{directory}: {len(made)} new files")
+    table.add_row("the server", "ca.crt, server.crt, server.key, and client-K.pub of every client")
+    table.add_row("device K, and nobody else", "client-K.key")
+    table.add_row("every device", "ca.crt")
+    table.add_row("nobody: keep it offline", "ca.key, which signs certificates of the server")
+    console.print(table)
 
 
 @app.command()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class CatchmentError(Exception):
     """Every error that Catchment raises on purpose; its text is meant for a person."""
@@ -47,3 +50,14 @@ def at_least(name: str, value: float, least: float) -> None:
     """Refuse a setting that is too small."""
     if not value >= least:
         raise ExperimentError(f"{name} is {value}; at least {least} is expected")
+
+
+@contextmanager
+def needs(what: str, extra: str) -> Iterator[None]:
+    """Around imports of packages that not every install has: a missing one is a sentence that names the extra."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        package = {"PIL": "pillow", "sklearn": "scikit-learn"}.get(package, package)
+        raise UserError(f"{what} needs the package {package}: pip install 'catchment[{extra}]'") from error

@@ -12,13 +12,12 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from catchment.codecs.rules import LOSSLESS, Chain
-from catchment.errors import ProtocolError, WireError
+from catchment.errors import ProtocolError, WireError, needs
 
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 CASTS = {"fp16": torch.float16, "bf16": torch.bfloat16}
@@ -58,6 +57,13 @@ def applicable(chain: Chain, dtype: torch.dtype) -> Chain:
 def is_finite(values: Tensor) -> bool:
     """Whether there is neither NaN nor infinity among the values."""
     return bool(values.sum().isfinite()) or bool(values.isfinite().all())  # a sum alone may overflow
+
+
+def arrow() -> Any:
+    """The package that has zstd; not every device needs it."""
+    with needs("codec zstd", "zstd"):
+        import pyarrow
+    return pyarrow
 
 
 # ---- what is lost -----------------------------------------------------------------------------------------------
@@ -224,7 +230,7 @@ def pack(coarse: Coarse, chain: Chain) -> Packed:
     parts["values"] = _pack_nibbles(values) if nibbles else values
     if zstd := chain.first("zstd"):
         planes = _planes(list(parts.values()))
-        squeezed = pyarrow.Codec("zstd", compression_level=zstd.level).compress(planes)
+        squeezed = arrow().Codec("zstd", compression_level=zstd.level).compress(planes)
         if squeezed.size < planes.size:
             parts = {"zstd": torch.from_numpy(np.frombuffer(squeezed, dtype=np.uint8).copy())}
         else:
@@ -345,8 +351,8 @@ def _from_planes(squeezed: Tensor, expected: dict[str, tuple[torch.dtype, int]])
         f"{len(squeezed):,} bytes of zstd do not hold the {size:,} bytes that its shape needs",
     )
     try:
-        raw = pyarrow.Codec("zstd").decompress(squeezed.numpy(), decompressed_size=size)
-    except (OSError, pyarrow.ArrowException) as error:
+        raw = arrow().Codec("zstd").decompress(squeezed.numpy(), decompressed_size=size)
+    except (OSError, arrow().ArrowException) as error:
         raise WireError(f"zstd cannot read it: {error}") from None
     planes, start, parts = np.frombuffer(raw, dtype=np.uint8), 0, {}
     for part, (kind, length) in expected.items():

@@ -53,6 +53,8 @@ class Wire:
     def parse(texts: Sequence[str]) -> Wire:
         """The rules that these texts write down."""
         wire = Wire(tuple(map(parse_rule, texts)))
+        if any("zstd" in rule.chain for rule in wire.rules):
+            stages.arrow()  # a missing package is found before training
         if wire._has("up", "update") and wire.remembers("down"):
             raise ExperimentError(
                 "wire.codecs has update upwards, and delta or feedback downwards: update needs the request as it was "

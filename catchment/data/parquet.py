@@ -8,30 +8,30 @@ from __future__ import annotations
 
 import io
 import json
-import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
-from PIL import Image
 
-from catchment.errors import DataError
+from catchment.errors import DataError, needs
+
+with needs("reading Parquet files", "server"):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from PIL import Image
 
 LABELS = ("label", "fine_label", "labels", "target", "class")  # the first of these that is there
 GREY = {"1", "L", "LA"}  # Pillow's modes
 COLOUR = {"RGB", "RGBA", "P", "PA", "CMYK", "YCbCr"}
-SHARD = re.compile(r".+-\d+-of-(\d+)\.parquet")
 
 
 @dataclass(frozen=True)
-class Split:
-    """One split of a data set on disk."""
+class ParquetSplit:
+    """One split of a data set in Parquet files."""
 
     files: tuple[Path, ...]
     image: str  # column
@@ -84,24 +84,12 @@ class Split:
                     first = last
 
 
-def find_split(folder: Path, split: str) -> Split | None:
-    """A split in a folder or its folder `data`: `train.parquet`, or `train-00000-of-00002.parquet` and on."""
-    for place in (folder, folder / "data"):
-        whole = place / f"{split}.parquet"
-        files = [whole] if whole.is_file() else sorted(place.glob(f"{split}-*-of-*.parquet"))
-        if not files:
-            continue
-        numbered = SHARD.fullmatch(files[0].name)
-        if numbered and len(files) != int(numbered[1]):
-            raise DataError(
-                f"{place} has {len(files)} of the {int(numbered[1])} files of the {split} split; "
-                "copy or download the others too"
-            )
-        columns = {_columns(file) for file in files}
-        if len(columns) > 1:
-            raise DataError(f"the files of the {split} split in {place} have different columns or class names")
-        return Split(tuple(files), *columns.pop())
-    return None
+def open_parquet(files: Sequence[Path], split: str) -> ParquetSplit:
+    """A split in these files; their columns are looked at, and images are read later."""
+    columns = {_columns(file) for file in files}
+    if len(columns) > 1:
+        raise DataError(f"the files of the {split} split in {files[0].parent} have different columns or class names")
+    return ParquetSplit(tuple(files), *columns.pop())
 
 
 @contextmanager

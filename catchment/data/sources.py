@@ -1,4 +1,4 @@
-"""Where data sets come from: scikit-learn's digits, folders of Parquet files, or the user's own function."""
+"""Where data sets come from: scikit-learn's digits, folders of Parquet or NumPy files, or the user's own function."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import torch
 from numpy.typing import NDArray
 
 from catchment.data.download import download_set
-from catchment.data.parquet import Split, find_split
 from catchment.data.samples import Dataset, Normalisation, Samples, with_statistics
-from catchment.errors import DataError, ExperimentError
+from catchment.data.splits import Split, find_split
+from catchment.errors import DataError, ExperimentError, needs
 from catchment.names import call_with_known, did_you_mean, resolve
 from catchment.randomness import numpy_generator
 
@@ -47,7 +47,7 @@ def load(
 ) -> Dataset:
     """A data set by name, by the path of a folder, or from a user's "module:function".
 
-    Named sets are folders of Parquet files in `root`, or else in the folder that the environment variable
+    Named sets are folders of files in `root`, or else in the folder that the environment variable
     CATCHMENT_DATA names. `train` and `test` limit the samples: that many are drawn with `seed`, and only
     these are decoded. A user's function gets `root` and `seed` if it names them, and returns a `Dataset`.
     """
@@ -98,7 +98,8 @@ def _drawn(part: str, available: int, limit: int | None, seed: int) -> NDArray[n
 
 def _digits() -> Dataset:
     """The 8 x 8 digits of scikit-learn; which 300 of the 1,797 are for testing never changes."""
-    from sklearn.datasets import load_digits
+    with needs('data set "digits"', "server"):
+        from sklearn.datasets import load_digits
 
     digits = load_digits()
     images = torch.from_numpy(digits.images.astype(np.uint8)).unsqueeze(1)  # [1797, 1, 8, 8], pixels 0 to 16
@@ -123,7 +124,7 @@ def _folder_of(name: str, root: Path | None, download: bool) -> Path:
     if find_split(folder, "train") is None:
         if not download:
             raise DataError(
-                f'data set "{name}" is not at {folder} (no train.parquet there): '
+                f'data set "{name}" is not at {folder} (no train.parquet or train.npz there): '
                 f"set data.root or the environment variable {VARIABLE} to the folder that has it, "
                 "or fetch it with data.download = true"
             )
@@ -134,13 +135,15 @@ def _folder_of(name: str, root: Path | None, download: bool) -> Path:
 def _from_folder(
     folder: Path, train_limit: int | None, test_limit: int | None, seed: int, normalise: Normalisation
 ) -> Dataset:
-    """A data set from a folder of Parquet files; without a test split the validation split is it."""
+    """A data set from a folder; without a test split the validation split is it."""
     train = find_split(folder, "train")
     if train is None:
-        raise DataError(f"there is no train.parquet in {folder}, which was given as the folder of a data set")
+        raise DataError(
+            f"there is no train.parquet or train.npz in {folder}, which was given as the folder of a data set"
+        )
     test = find_split(folder, "test") or find_split(folder, "validation")
     if test is None:
-        raise DataError(f"{folder} has a train split but neither test.parquet nor validation.parquet")
+        raise DataError(f"{folder} has a train split but no test or validation split (test.parquet or test.npz)")
     classes, train_labels, test_labels = _classes(train, test)
     train_rows = _drawn("train", len(train_labels), train_limit, seed)
     test_rows = _drawn("test", len(test_labels), test_limit, seed)

@@ -16,14 +16,16 @@ from itertools import accumulate, pairwise
 from typing import Any, Literal, NamedTuple
 from xml.etree import ElementTree
 
-from matplotlib import style
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_svg import FigureCanvasSVG
-from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
-
+from catchment.errors import needs
 from catchment.report.reading import Record, RunFiles, labels
 from catchment.report.showing import BYTES, SECONDS, fitting, printable, shortened
+
+with needs("a report", "server"):
+    from matplotlib import style
+    from matplotlib.axes import Axes
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
 # Okabe and Ito's colours, which people with any kind of colour vision can tell apart; lines differ in form as well.
 BLUE, VERMILLION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"

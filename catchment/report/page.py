@@ -6,14 +6,16 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from catchment.errors import UserError
-from catchment.report.figures import Drawing, drawings
 from catchment.report.reading import RunFiles, labels
 from catchment.report.showing import MISSING, human_bytes, human_seconds, percent, printable
 from catchment.report.style import CSS
 from catchment.report.tables import Column, summary_columns
+
+if TYPE_CHECKING:
+    from catchment.report.figures import Drawing
 
 EVENTS = 50  # so many of a run are listed
 
@@ -125,6 +127,8 @@ def _further(runs: Sequence[RunFiles]) -> str:
 
 def _figures(runs: Sequence[RunFiles]) -> str:
     """Those of all runs, then, if there are several, those of each."""
+    from catchment.report.figures import drawings  # who writes no reports needs no Matplotlib
+
     numbers = count(1)
     shared = drawings(runs)
     parts = [_grid(shared, numbers)]

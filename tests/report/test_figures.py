@@ -5,7 +5,8 @@ from xml.etree import ElementTree
 import pytest
 from matplotlib.figure import Figure
 
-from catchment.report import RunFiles, drawings, figures
+from catchment.report import RunFiles, figures
+from catchment.report.figures import drawings
 
 
 def drawn(drawing):

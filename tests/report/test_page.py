@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-import catchment.report
+import catchment.report.figures
 from catchment.errors import UserError
 from catchment.report import write_report
 
@@ -52,7 +52,7 @@ class Page(HTMLParser):
 @pytest.fixture
 def without_figures(monkeypatch):
     """For tests of the text around them: drawing takes most of the time."""
-    monkeypatch.setattr(catchment.report.page, "drawings", lambda runs: [])
+    monkeypatch.setattr(catchment.report.figures, "drawings", lambda runs: [])
 
 
 @pytest.fixture
