@@ -14,14 +14,14 @@ import json
 import statistics
 import tempfile
 import threading
-import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psutil
-from catchment.flower.keys import make_keys
 
 from catchment import Experiment, run
+from catchment.flower.keys import make_keys
 
 HERE = Path(__file__).parent
 WAYS: dict[str, dict[str, Any]] = {
@@ -111,9 +111,10 @@ def device() -> dict[str, Any]:
             }
         )
         with Memory() as memory:
+            log = Path(folder) / "run" / "flower" / "client-0.log"
+            memory.when = lambda: log.exists() and "is connected" in log.read_text()
             run(experiment, Path(folder) / "run")
-    client = [size for name, size in memory.sizes if name == "client"]
-    return {"model": "resnet8", "batch": 64, "rest_MB": memory.first["client"], "training_MB": max(client)}
+    return {"model": "resnet8", "batch": 64, "rest_MB": memory.then["client"], "training_MB": memory.peaks["client"]}
 
 
 class Memory:
@@ -121,8 +122,8 @@ class Memory:
 
     def __enter__(self) -> Memory:
         self.peaks: dict[str, int] = {}
-        self.first: dict[str, int] = {}
-        self.sizes: list[tuple[str, int]] = []
+        self.when: Callable[[], bool] = lambda: False
+        self.then: dict[str, int] = {}  # sizes as soon as `when` was true
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch)
         self._thread.start()
@@ -134,8 +135,8 @@ class Memory:
 
     def _watch(self) -> None:
         me = psutil.Process()
-        connected = 0.0
         while not self._over.wait(0.1):
+            now: dict[str, int] = {}
             for child in me.children(recursive=True):
                 try:
                     words = " ".join(child.cmdline()[:3])
@@ -144,12 +145,11 @@ class Memory:
                     continue
                 for word, name in PROCESSES.items():
                     if word in words and "superexec" not in words:
-                        self.peaks[name] = max(self.peaks.get(name, 0), size)
-                        self.sizes.append((name, size))
-                        connected = connected or time.monotonic()
-                        if name not in self.first or time.monotonic() - connected < 3:
-                            self.first[name] = size
-                        break
+                        now[name] = max(now.get(name, 0), size)
+            for name, size in now.items():
+                self.peaks[name] = max(self.peaks.get(name, 0), size)
+            if not self.then and self.when():
+                self.then = now
 
 
 if __name__ == "__main__":

@@ -428,7 +428,59 @@ def spool(measured: Record) -> str:
     return markdown(head, rows)
 
 
-MEASURED = {"engine": engine, "fedgkt": fedgkt, "spool": spool, "peers": peers, "edge_cost": edge_cost}
+def flower(measured: Record) -> str:
+    """Round trips, throughput and memory of processes that speak over Flower."""
+    processes = ["SuperLink", "server routine", "SuperNode", "client"]
+    head = [
+        "one client on loopback",
+        "empty request, s",
+        "MB",
+        "up, MB/s",
+        "down, MB/s",
+        *(f"{p}, MB" for p in processes),
+    ]
+    rows = [
+        [way, f"{row['empty_seconds']:.2f}", size, f"{row['up_MB_per_second']:.1f}", f"{row['down_MB_per_second']:.1f}",
+         *(f"{row['peak_MB'][p]:,}" if p in row["peak_MB"] else "" for p in processes)]
+        for way, sizes in measured["ways"].items()
+        for size, row in sizes.items()
+    ]  # fmt: skip
+    device = measured["device"]
+    memory = markdown(
+        ["a client process on a device", "at rest, MB", "in training, MB"],
+        [[f"{device['model']}, batches of {device['batch']}", f"{device['rest_MB']}", f"{device['training_MB']}"]],
+    )
+    return f"{markdown(head, rows)}\n\n{memory}"
+
+
+def namespaces(measured: Record) -> str:
+    """FedGKT over slow and lossy lines."""
+    m = measured
+    cells = {
+        "clients": m["clients"],
+        "delay, ms": m["delay_ms"],
+        "loss": f"{m['loss']:.0%}",
+        "Mbit/s": m["rate_mbit"],
+        "rounds": m["rounds"],
+        "accuracy": percent([m["accuracy"]]),
+        "lost replies": m["lost"],
+        "payload, MB": f"{sum(m['payload_bytes'].values()) / 1e6:.1f}",
+        "on the lines, MB": f"{m['bytes_on_the_lines'] / 1e6:.1f}",
+        "packets lost": f"{m['packets_lost']:,}",
+        "seconds": f"{m['seconds']:.0f}",
+    }
+    return markdown(list(cells), [[str(cell) for cell in cells.values()]])
+
+
+MEASURED = {
+    "engine": engine,
+    "fedgkt": fedgkt,
+    "spool": spool,
+    "peers": peers,
+    "edge_cost": edge_cost,
+    "flower": flower,
+    "namespaces": namespaces,
+}
 
 
 def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
