@@ -271,14 +271,14 @@ class _Federation:
             if time.monotonic() - self.submitted > PATIENCE:
                 raise RunError(f"the server routine did not start: {self._last_words('superexec')}")
             return False
-        if _runs(self.papers.pid):
+        if self.papers.is_at_work():
             return False
         return not (self.directory / "result.json").exists() and not self.papers.error.exists()
 
     def _wait_for_server(self) -> None:
         """Let the server routine say goodbye to the clients."""
         until = time.monotonic() + 10
-        while time.monotonic() < until and _runs(self.papers.pid):
+        while time.monotonic() < until and self.papers.is_at_work():
             time.sleep(0.1)
 
     # ---- processes ----
@@ -317,15 +317,6 @@ class _Federation:
                 process.wait()
         with contextlib.suppress(OSError, ValueError):
             os.kill(int(self.papers.pid.read_text()), signal.SIGKILL)
-
-
-def _runs(pid: Path) -> bool:
-    """Whether the process whose number is in a file is there."""
-    try:
-        os.kill(int(pid.read_text()), 0)
-    except (OSError, ValueError):
-        return False
-    return True
 
 
 _SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG in prctl.h

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +41,28 @@ class Papers:
             write_atomically(path, os.urandom(8).hex().encode())
         return path.read_text()
 
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """While this process is the server routine. A lock tells others, as it goes with the process however it ends."""
+        temporary = self.pid.with_suffix(".part")
+        with temporary.open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.write(str(os.getpid()))
+            file.flush()
+            temporary.replace(self.pid)
+            yield
+
+    def is_at_work(self) -> bool:
+        """Whether the server routine runs."""
+        try:
+            with self.pid.open() as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except FileNotFoundError:
+            pass
+        return False
+
     def note(self, why: str) -> None:
         """Leave a notice for the record of the round under way."""
         with self.notices.open("a") as file:
@@ -52,7 +77,6 @@ def start_run(file: Path, directory: Path) -> None:
 def serve_run(grid: Grid, directory: Path) -> None:
     """Do what is left of the run in a directory with the clients that Flower has."""
     papers = Papers(directory)
-    write_atomically(papers.pid, str(os.getpid()).encode())
     read = 0
 
     def notices() -> list[dict[str, Any]]:
@@ -78,7 +102,8 @@ def serve_run(grid: Grid, directory: Path) -> None:
         )
 
     try:
-        go_on(directory, carrier)
+        with papers.at_work():
+            go_on(directory, carrier)
     except CatchmentError as error:
         write_atomically(papers.error, json.dumps([type(error).__name__, str(error)]).encode())
         raise
