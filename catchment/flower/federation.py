@@ -315,7 +315,7 @@ class _Federation:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        with contextlib.suppress(OSError, ValueError):
+        if self.papers.is_at_work():
             os.kill(int(self.papers.pid.read_text()), signal.SIGKILL)
 
 

@@ -43,7 +43,7 @@ class Papers:
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """While this process is the server routine. A lock tells others, as it goes with the process however it ends."""
+        """While this process is the server routine: a lock tells others, and goes with the process however it ends."""
         temporary = self.pid.with_suffix(".part")
         with temporary.open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
