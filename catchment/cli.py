@@ -304,8 +304,10 @@ def _clients_table(world: World) -> Table:
     sizes = sorted(len(rows) for rows in world.data.clients)
     public = 0 if world.data.public is None else len(world.data.public)
     table = Table("clients", "smallest", "median", "largest", "private", "public", "test", title="Samples")
-    numbers = (len(sizes), sizes[0], sizes[len(sizes) // 2], sizes[-1], sum(sizes), public, len(world.data.test))
-    table.add_row(*(f"{number:,}" for number in numbers))
+    private = [f"{number:,}" for number in (sizes[0], sizes[len(sizes) // 2], sizes[-1], sum(sizes))]
+    if world.data.own:
+        private = ["their own"] * len(private)
+    table.add_row(f"{len(sizes):,}", *private, f"{public:,}", f"{len(world.data.test):,}")
     return table
 
 

@@ -125,7 +125,10 @@ class Client:
 
     def evaluate(self, model: nn.Module, samples: Samples | None = None) -> Score:
         """Score a model on the test set (or on `samples`)."""
-        return evaluate(model, self.test if samples is None else samples, self.world.normalise, self.world.device)
+        samples = self.test if samples is None else samples
+        if not len(samples):
+            raise DataError(f"client {self.id} has no samples to test on; put a test split beside its train split")
+        return evaluate(model, samples, self.world.normalise, self.world.device)
 
     def seed(self, *purpose: str | int) -> int:
         """A seed for one purpose of this request."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Mapping
@@ -13,6 +14,8 @@ import torch
 from catchment import __version__
 from catchment.checkpoint import write_atomically
 from catchment.client import ClientState, Versions, Workbench, serve, state_from_message, state_to_message
+from catchment.data.division import Division, own_division
+from catchment.data.samples import Form
 from catchment.errors import CatchmentError, UserError, WireError
 from catchment.experiment import Experiment
 from catchment.message import Message, Request, Response
@@ -70,7 +73,7 @@ class RealDevice:
         self._data = data
         self._path = path
         self._workbench = Workbench()
-        self._experiment = ""
+        self._told = ("", "")  # of the experiment, by the server
         self._world: World | None = None
         self._versions: tuple[str, StoredVersions] | None = None  # of a federation
         try:
@@ -100,7 +103,7 @@ class RealDevice:
         """Who this is; the experiment is tried, so that what is missing here is said before the first round."""
         if fields["version"] != __version__:
             raise UserError(f"the server has Catchment {fields['version']}, client {self.client} has {__version__}")
-        world = self._see(fields["experiment"])
+        world = self._see(fields)
         if not 0 <= self.client < world.clients:
             raise UserError(
                 f"this device joined as client {self.client}, but the experiment has clients 0 to {world.clients - 1}"
@@ -120,15 +123,15 @@ class RealDevice:
                 return {"client": self.client, "parts": 0}, b""
             raw = inbox.read_bytes()
             inbox.unlink()
-        answer = self._serve(federation, fields["experiment"], Request.from_bytes(raw)).to_bytes()
+        answer = self._serve(fields, Request.from_bytes(raw)).to_bytes()
         if (count := parts(len(answer))) > 1:
             write_atomically(folder / "outbox", (f"{key}\n".encode(), memoryview(answer)))
         return {"client": self.client, "parts": count}, answer[:PART]
 
-    def _serve(self, federation: str, experiment: str, request: Request) -> Response:
+    def _serve(self, fields: Mapping[str, Any], request: Request) -> Response:
         if request.client != self.client:
             raise WireError(f"a request for client {request.client} came to client {self.client}")
-        world = self._see(experiment)
+        world, federation = self._see(fields), fields["federation"]
         versions = None
         if world.remembers:
             if self._versions is None or self._versions[0] != federation:
@@ -161,15 +164,26 @@ class RealDevice:
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
-    def _see(self, experiment: str) -> World:
+    def _see(self, fields: Mapping[str, Any]) -> World:
         """The world of an experiment as this device has it; made once."""
-        if self._world is None or self._experiment != experiment:
-            found = Experiment.from_toml(experiment).elsewhere(self._data, self._path)
-            self._world = found.build_world()
-            self._experiment = experiment
+        told = (fields["experiment"], fields["form"])
+        if self._world is None or self._told != told:
+            experiment = Experiment.from_toml(fields["experiment"]).elsewhere(self._data, self._path)
+            self._world = experiment.build_world(self._own_data(experiment, fields["form"]))
+            self._told = told
             self._workbench = Workbench()
-            torch.set_num_threads(found.threads)
+            torch.set_num_threads(experiment.threads)
         return self._world
+
+    def _own_data(self, experiment: Experiment, form: str) -> Division | None:
+        """The device's own samples, if the experiment lets clients bring them."""
+        if not experiment.data.own:
+            return None
+        if self._data is None:
+            raise UserError(
+                f"client {self.client} is to bring its own data (train.npz or train.parquet); say where with --data"
+            )
+        return own_division(self._data, Form.from_dict(json.loads(form)), self.client, experiment.data.clients)
 
 
 def _locked(path: Path) -> int:

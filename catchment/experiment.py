@@ -21,6 +21,7 @@ import torch
 
 from catchment import data
 from catchment.codecs import Wire
+from catchment.data import Division
 from catchment.data.augment import check as check_augmentations
 from catchment.errors import ExperimentError, at_least
 from catchment.method import Method
@@ -61,6 +62,12 @@ class DataSettings:
     download: bool = False  # fetch a missing set from the hub
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
+    classes: tuple[str, ...] | None = None  # names, in the order of their numbers, where the set does not say
+
+    @property
+    def own(self) -> bool:
+        """Whether clients bring data of their own."""
+        return self.partition.get("name") == data.OWN
 
 
 @dataclass(frozen=True)
@@ -191,6 +198,14 @@ class Experiment:
             )
         if self.data.public is not None and not 0 < self.data.public < 1:
             raise ExperimentError(f"data.public is {self.data.public}; a share between 0 and 1 is expected")
+        if self.data.classes is not None and len(set(self.data.classes)) < max(1, len(self.data.classes)):
+            raise ExperimentError(f"data.classes is {list(self.data.classes)}; different names are expected")
+        for name in ("train", "public"):
+            if self.data.own and getattr(self.data, name) is not None:
+                raise ExperimentError(
+                    f'data.{name} is about samples that are dealt, and with partition "own" clients bring theirs; '
+                    "leave it out (public data are a split of that name in the folders of server and clients)"
+                )
         self.devices.chosen()
         Wire.parse(self.wire.codecs)
 
@@ -260,22 +275,14 @@ class Experiment:
             raise ExperimentError(f'method "{name}" must be a subclass of catchment.Method and a dataclass')
         return typing.cast(Method[Any], _read(kind, table, "method"))
 
-    def build_world(self) -> World:
-        """Data, models and method; every mismatch that can be found before training is found here."""
+    def build_world(self, division: Division | None = None) -> World:
+        """Data, models and method; every mismatch that can be found before training is found here.
+
+        A device that brings its own data gives its `division`; otherwise data are loaded and dealt.
+        """
         self._see_own_modules()
         d = self.data
-        root = None if d.root is None else Path(d.root)
-        dataset = data.load(
-            d.name,
-            root,
-            train=d.train,
-            test=d.test,
-            seed=self.seed,
-            download=d.download,
-            mean=d.mean,
-            std=d.std,
-        )
-        division = data.divide(dataset, d.clients, d.partition, d.public, self.seed)
+        division = self._divide() if division is None else division
         client = self.models.client
         world = World(
             seed=self.seed,
@@ -293,6 +300,28 @@ class Experiment:
         world.check_models()
         world.method.check(world)
         return world
+
+    def _divide(self) -> Division:
+        """The data set, dealt to the clients."""
+        d = self.data
+        if d.own and self.engine == "inprocess":
+            raise ExperimentError(
+                "only clients that join over the network have data of their own; use engine = flower, or another "
+                "data.partition"
+            )
+        dataset = data.load(
+            d.name,
+            None if d.root is None else Path(d.root),
+            train=d.train,
+            test=d.test,
+            seed=self.seed,
+            download=d.download,
+            mean=d.mean,
+            std=d.std,
+            classes=d.classes,
+            own=d.own,
+        )
+        return data.divide(dataset, d.clients, d.partition, d.public, self.seed)
 
     def build_transport(self, world: World, directory: Path | None = None) -> Transport:
         """The engine; large replies may wait in files of `directory`."""

@@ -111,8 +111,8 @@ class Fleet:
         return list(self._transport.roster(self.round))
 
     def idle(self) -> list[int]:
-        """The reachable clients that owe no reply."""
-        busy = self._busy()
+        """The reachable clients that owe no reply, and of whom none is waiting to be taken from `arrivals`."""
+        busy = self._busy() | {arrival.request.client for arrival in self._arrived if not arrival.late}
         return [client for client in self._transport.roster(self.round) if client not in busy]
 
     def cohort(self) -> list[int]:

@@ -185,10 +185,10 @@ class _Run:
         self.observe(record)
 
     def _rehearse(self) -> None:
-        """Measure once what each handler costs a client of each model."""
+        """Measure once what each handler costs a client of each model; not without the samples that it works on."""
         self.fleet.watch = None
         for name, request in self.firsts.items():
-            self.peaks[name] = peak_memory(self.world, request)
+            self.peaks[name] = None if self.world.data.own else peak_memory(self.world, request)
         self.firsts = {}
 
     def _remember_first(self, requests: list[Request]) -> None:
@@ -266,13 +266,13 @@ class _Run:
 
     def _data(self) -> Record:
         division = self.world.data
-        sizes = [len(rows) for rows in division.clients]
+        sizes = None if division.own else [len(rows) for rows in division.clients]  # of their own: nobody else knows
         return {
             "name": self.experiment.data.name,
-            "clients": len(sizes),
-            "train": sum(sizes),
-            "smallest_client": min(sizes),
-            "largest_client": max(sizes),
+            "clients": len(division.clients),
+            "train": sizes and sum(sizes),
+            "smallest_client": sizes and min(sizes),
+            "largest_client": sizes and max(sizes),
             "test": len(division.test),
             "public": 0 if division.public is None else len(division.public),
         }

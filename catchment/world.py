@@ -15,7 +15,7 @@ from catchment import models
 from catchment.codecs import Wire
 from catchment.costs.compute import macs
 from catchment.data import Division, Normalisation, Samples
-from catchment.errors import CatchmentError, ModelError
+from catchment.errors import CatchmentError, DataError, ModelError
 from catchment.method import Method
 from catchment.optimizers import OptimizerSettings
 from catchment.randomness import derive, seeded_globals
@@ -163,6 +163,14 @@ class World:
                 f"{', '.join(sorted(set(self.client_models)))}"
             )
         return self.client_architectures[0]
+
+    def check_tests(self, method: str) -> None:
+        """Refuse a device that brings no test samples, for methods whose clients measure themselves."""
+        if not len(self.data.test):
+            raise DataError(
+                f"clients of {method} measure their models themselves; put a test split, such as test.npz, beside the "
+                "train split of every client"
+            )
 
     @property
     def remembers(self) -> bool:

@@ -159,6 +159,17 @@ def test_late_replies_that_nobody_takes_in_their_round_are_dropped():
     assert list(fleet.arrivals(QUIZ.answer)) == []
 
 
+def test_a_client_whose_reply_came_during_an_evaluation_is_idle_only_when_it_was_taken():
+    fleet, _ = fleet_of(2)
+    fleet.send(QUIZ.answer, {0: Question(0)})
+    with fleet.aside("evaluation"):
+        assert [r.client for r in fleet.ask(QUIZ.other, {1: Question(1)})] == [1]  # the other reply came before it
+    fleet.begin_round(2)
+    assert fleet.idle() == [1]
+    assert [(r.client, r.round) for r in fleet.arrivals(QUIZ.answer, count=1)] == [(0, 1)]
+    assert fleet.idle() == [0, 1]
+
+
 def test_send_and_arrivals_cross_rounds_and_stop_at_a_count_or_a_time():
     fleet, _ = fleet_of(3, when=lambda request: 1.0 + request.client)
     fleet.send(QUIZ.answer, {k: Question(k) for k in range(3)})
@@ -257,6 +268,7 @@ def test_a_snapshot_carries_requests_in_flight_and_replies_not_yet_taken():
     again.restore(snapshot)
     assert [(r.client, r.body.scalars["number"], r.life, r.start) for r in transport.pushed] == [(2, 9, 1, 2)]
     assert again._ledger.totals.total() == 0  # it was booked when it was first sent
+    assert again.idle() == [1]
+    assert [r.client for r in again.arrivals(QUIZ.other, count=1)] == [0]
     assert again.idle() == [0, 1]
-    assert [r.client for r in again.arrivals(QUIZ.other)] == [0]
     assert [r.client for r in again.arrivals(QUIZ.answer)] == [2]

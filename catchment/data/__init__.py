@@ -4,24 +4,27 @@ from __future__ import annotations
 
 from catchment.data.augment import AUGMENTATIONS
 from catchment.data.batching import Batch, batches
-from catchment.data.division import Division, describe, divide
-from catchment.data.partition import PARTITIONS
-from catchment.data.samples import Dataset, Normalisation, Samples
+from catchment.data.division import Division, describe, divide, own_division
+from catchment.data.partition import OWN, PARTITIONS
+from catchment.data.samples import Dataset, Form, Normalisation, Samples
 from catchment.data.sources import STATISTICS, load
 
 SOURCES = tuple(STATISTICS)  # the names that `load` knows
 
 __all__ = [
     "AUGMENTATIONS",
+    "OWN",
     "PARTITIONS",
     "SOURCES",
     "Batch",
     "Dataset",
     "Division",
+    "Form",
     "Normalisation",
     "Samples",
     "batches",
     "describe",
     "divide",
     "load",
+    "own_division",
 ]

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from catchment.data.partition import deal
-from catchment.data.samples import Dataset, Samples
-from catchment.errors import DataError, ExperimentError
+from catchment.data.partition import OWN, deal
+from catchment.data.samples import Dataset, Form, Samples
+from catchment.data.sources import numbered, samples_of
+from catchment.data.splits import find_split
+from catchment.errors import DataError, ExperimentError, UserError
 from catchment.randomness import numpy_generator
 
 
@@ -24,6 +28,7 @@ class Division:
     test: Samples  # the private part of the test set, or all of it
     public: Samples | None
     public_test: Samples | None
+    own: bool = False  # clients have data of their own: on the server all parts are empty, on a device all but its own
 
     def client(self, number: int) -> Samples:
         """The training samples of one client."""
@@ -40,7 +45,8 @@ def divide(dataset: Dataset, clients: int, partition: Mapping[str, Any], public:
     """Deal a data set to clients.
 
     `partition` holds the `name` of a partition and its options. `public` is the share of the training samples
-    and of the test samples that everybody may see: clients are dealt the rest, and tested on the rest.
+    and of the test samples that everybody may see: clients are dealt the rest, and tested on the rest. With the
+    partition "own" nobody is dealt anything.
     """
     train, test = dataset.train, dataset.test
     public_train = public_test = None
@@ -51,13 +57,55 @@ def divide(dataset: Dataset, clients: int, partition: Mapping[str, Any], public:
         public_test, test = _split(test, public, seed, "test")
     positions = deal(train.targets.numpy(), clients, partition, numpy_generator(seed, "partition"))
     rows = tuple(train.index[torch.from_numpy(own)] for own in positions)
+    if partition["name"] == OWN:
+        return Division(dataset, rows, test, dataset.public, None, own=True)
     return Division(dataset, rows, test, public_train, public_test)
+
+
+def own_division(folder: Path, form: Form, client: int, clients: int) -> Division:
+    """The division as a device sees it that brings its own data: all samples of its folder are its, others have none.
+
+    The folder has a split `train`, and may have `test`, for methods whose clients measure themselves. Everything must
+    agree with the `form` of the server's data set: classes by name, and the split `public` if the server has one.
+    """
+    if not 0 <= client < clients:
+        raise UserError(f"client {client} does not exist; {clients} clients are numbered 0 to {clients - 1}")
+    train = _own_samples(folder, "train", form)
+    if train is None:
+        raise DataError(f"there is no train.parquet or train.npz in {folder}, which was given as the data of a client")
+    empty = train.select(torch.arange(0))
+    public = _own_samples(folder, "public", form) if form.public else None
+    if form.public and (public is None or len(public) != form.public):
+        raise DataError(
+            f"{folder} has {0 if public is None else len(public)} public samples, the server {form.public}; "
+            "copy the server's public split to every client"
+        )
+    test = _own_samples(folder, "test", form) or _own_samples(folder, "validation", form) or empty
+    dataset = Dataset(train, test, form.classes, form.normalise, public)
+    rows = tuple(train.index if number == client else empty.index for number in range(clients))
+    return Division(dataset, rows, test, public, None, own=True)
 
 
 def describe(division: Division) -> list[list[int]]:
     """How many samples of each class each client has."""
     classes = len(division.dataset.classes)
     return [division.client(k).counts(classes).tolist() for k in range(len(division.clients))]
+
+
+def _own_samples(folder: Path, part: str, form: Form) -> Samples | None:
+    """A split of a device's folder, if it is there."""
+    split = find_split(folder, part)
+    if split is None:
+        return None
+    labels = numbered(split, form.classes)
+    images = split.images(np.arange(len(labels)))
+    channels, *size = form.shape
+    if list(images.shape[2:]) != size or images.shape[1] not in (1, channels):
+        raise DataError(
+            f"images of {split.files[0]} are {list(images.shape[1:])}, those of the server {list(form.shape)} "
+            "([C, H, W]); bring them to that size"
+        )
+    return samples_of(images, labels, channels)
 
 
 def _split(samples: Samples, share: float, seed: int, part: str) -> tuple[Samples, Samples]:

@@ -26,6 +26,7 @@ Rows = NDArray[np.int64]
 
 DIRICHLET_TRIES = 1000
 DIRICHLET_MINIMUM = 10  # samples a client, as in the FedGKT experiments
+OWN = "own"
 TABLES = resources.files("catchment.data") / "tables"
 
 
@@ -40,7 +41,7 @@ def deal(labels: Rows, clients: int, partition: Mapping[str, Any], generator: np
         raise ExperimentError(f"a partition needs a name; known: {', '.join(sorted(PARTITIONS))}")
     if clients < 1:
         raise ExperimentError(f"{clients} clients cannot be dealt anything; at least 1 is needed")
-    if clients > len(labels):
+    if clients > len(labels) and name != OWN:
         raise DataError(
             f"{clients} clients cannot share {len(labels)} training samples; take fewer clients or more samples"
         )
@@ -206,12 +207,18 @@ def table(
     return _dealt(labels, wanted, generator)
 
 
+def own(clients: int) -> list[Rows]:
+    """Nothing: every client brings its own samples."""
+    return [np.empty(0, dtype=np.int64)] * clients
+
+
 PARTITIONS: dict[str, Callable[..., list[Rows]]] = {
     "iid": iid,
     "dirichlet": dirichlet,
     "classes_per_client": classes_per_client,
     "main_class": main_class,
     "table": table,
+    OWN: own,
 }
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -83,30 +83,64 @@ class Normalisation:
         return 1 / (std * self.scale), mean / std
 
 
+@dataclass(frozen=True)
+class Form:
+    """What all who train together must agree on about their data."""
+
+    shape: tuple[int, int, int]  # of an image: channels, height, width
+    classes: tuple[str, ...]  # names, in the order of their numbers
+    normalise: Normalisation
+    public: int = 0  # samples that everybody has
+
+    def to_dict(self) -> dict[str, Any]:
+        """For a message or a file, as JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, table: Mapping[str, Any]) -> Form:
+        """The inverse of `to_dict`, also after JSON made lists of tuples."""
+        try:
+            (channels, height, width), normalise = map(int, table["shape"]), table["normalise"]
+            return cls(
+                (channels, height, width),
+                tuple(map(str, table["classes"])),
+                Normalisation(
+                    float(normalise["scale"]), tuple(map(float, normalise["mean"])), tuple(map(float, normalise["std"]))
+                ),
+                int(table["public"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataError(f"a form of data cannot be read from {table} ({type(error).__name__}: {error})") from None
+
+
 @dataclass(frozen=True, eq=False)
 class Dataset:
     """A training and a test part with the same classes; what a loader returns."""
 
-    train: Samples
+    train: Samples  # none where clients bring data of their own
     test: Samples
     classes: tuple[str, ...]
     normalise: Normalisation
+    public: Samples | None = None  # where clients bring data of their own: what everybody has
 
     def __post_init__(self) -> None:
-        for part, samples in (("train", self.train), ("test", self.test)):
-            if len(samples) == 0:
-                raise DataError(f"the {part} part has no samples")
+        parts = {"train": self.train, "test": self.test}
+        if self.public is not None:
+            parts["public"] = self.public
+        for part, samples in parts.items():
+            if not len(samples.labels):
+                continue
             low, high = int(samples.labels.min()), int(samples.labels.max())
             if low < 0 or high >= len(self.classes):
                 raise DataError(
                     f"the {part} part has labels from {low} to {high}, "
                     f"but {len(self.classes)} classes are numbered 0 to {len(self.classes) - 1}"
                 )
-        if self.train.images.shape[1:] != self.test.images.shape[1:]:
-            raise DataError(
-                f"train images are {list(self.shape)} but test images are {list(self.test.images.shape[1:])} "
-                "([C, H, W]); both parts need one shape"
-            )
+            if samples.images.shape[1:] != self.train.images.shape[1:]:
+                raise DataError(
+                    f"train images are {list(self.shape)} but {part} images are {list(samples.images.shape[1:])} "
+                    "([C, H, W]); all parts need one shape"
+                )
         if len(self.normalise.mean) not in (1, self.shape[0]):
             raise DataError(
                 f"normalisation has {len(self.normalise.mean)} means but images have {self.shape[0]} channels"
@@ -117,6 +151,11 @@ class Dataset:
         """(C, H, W) of every image."""
         channels, height, width = self.train.images.shape[1:]
         return channels, height, width
+
+    @property
+    def form(self) -> Form:
+        """What data of others must agree with."""
+        return Form(self.shape, self.classes, self.normalise, 0 if self.public is None else len(self.public))
 
     @classmethod
     def of(
@@ -154,7 +193,7 @@ def with_statistics(
         )
     old, channels = dataset.normalise, dataset.shape[0]
     normalise = Normalisation(old.scale, _per_channel(mean, old.mean, channels), _per_channel(std, old.std, channels))
-    return Dataset(dataset.train, dataset.test, dataset.classes, normalise)
+    return replace(dataset, normalise=normalise)
 
 
 def _per_channel(given: float | Sequence[float] | None, default: tuple[float, ...], channels: int) -> tuple[float, ...]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -44,23 +44,28 @@ def load(
     download: bool = False,
     mean: float | Sequence[float] | None = None,
     std: float | Sequence[float] | None = None,
+    classes: Sequence[str] | None = None,
+    own: bool = False,
 ) -> Dataset:
     """A data set by name, by the path of a folder, or from a user's "module:function".
 
     Named sets are folders of files in `root`, or else in the folder that the environment variable
     CATCHMENT_DATA names. `train` and `test` limit the samples: that many are drawn with `seed`, and only
     these are decoded. A user's function gets `root` and `seed` if it names them, and returns a `Dataset`.
+
+    `classes` are the names of the classes in the order of their numbers, where the set does not say. With `own` clients
+    bring training data of their own: here is the test part, and the split `public` of a folder if it has one.
     """
     if root is None and os.environ.get(VARIABLE):
         root = Path(os.environ[VARIABLE])
     if name == "digits":
         dataset = _limited(_digits(), train, test, seed)
     elif name in STATISTICS:
-        folder = _folder_of(name, root, download)
-        dataset = _from_folder(folder, train, test, seed, Normalisation(255, *STATISTICS[name]))
+        folder = _folder_of(name, root, download, own)
+        dataset = _from_folder(folder, train, test, seed, Normalisation(255, *STATISTICS[name]), classes, own)
     elif "/" in name or Path(name).is_dir():
         folder = Path(name).expanduser()
-        dataset = _from_folder(folder, train, test, seed, Normalisation(255, (0.5,), (0.5,)))
+        dataset = _from_folder(folder, train, test, seed, Normalisation(255, (0.5,), (0.5,)), classes, own)
     elif ":" in name:
         dataset = call_with_known(resolve("data set", name, {}), root=root, seed=seed)
         if not isinstance(dataset, Dataset):
@@ -73,6 +78,16 @@ def load(
         raise ExperimentError(
             f'unknown data set "{name}" (not a folder or "module:function" either); {did_you_mean(name, STATISTICS)}'
         )
+    if own:
+        dataset = replace(dataset, train=dataset.train.select(torch.arange(0)))
+    for part, samples in (("train", dataset.train), ("test", dataset.test)):
+        if not len(samples) and not (own and part == "train"):
+            raise DataError(f"the {part} part has no samples")
+    if classes is not None and dataset.classes != tuple(classes):
+        raise DataError(
+            f'data.classes is {", ".join(classes)}, but data set "{name}" has its own: {", ".join(dataset.classes)}; '
+            "leave it out"
+        )
     return with_statistics(dataset, mean, std)
 
 
@@ -82,7 +97,7 @@ def _limited(dataset: Dataset, train: int | None, test: int | None, seed: int) -
     for part, samples, limit in (("train", dataset.train, train), ("test", dataset.test, test)):
         rows = _drawn(part, len(samples), limit, seed)
         parts.append(samples if limit is None else samples.select(torch.from_numpy(rows)))
-    return Dataset(parts[0], parts[1], dataset.classes, dataset.normalise)
+    return replace(dataset, train=parts[0], test=parts[1])
 
 
 def _drawn(part: str, available: int, limit: int | None, seed: int) -> NDArray[np.int64]:
@@ -113,7 +128,7 @@ def _digits() -> Dataset:
     return Dataset(train, test, tuple("0123456789"), Normalisation(16, *STATISTICS["digits"]))
 
 
-def _folder_of(name: str, root: Path | None, download: bool) -> Path:
+def _folder_of(name: str, root: Path | None, download: bool, own: bool) -> Path:
     """The folder of a named set, filled from the hub if it is empty and that is allowed."""
     if root is None:
         raise DataError(
@@ -121,10 +136,11 @@ def _folder_of(name: str, root: Path | None, download: bool) -> Path:
             f"set data.root or the environment variable {VARIABLE}"
         )
     folder = Path(root).expanduser() / name
-    if find_split(folder, "train") is None:
+    needed = "test" if own else "train"
+    if find_split(folder, needed) is None:
         if not download:
             raise DataError(
-                f'data set "{name}" is not at {folder} (no train.parquet or train.npz there): '
+                f'data set "{name}" is not at {folder} (no {needed}.parquet or {needed}.npz there): '
                 f"set data.root or the environment variable {VARIABLE} to the folder that has it, "
                 "or fetch it with data.download = true"
             )
@@ -133,51 +149,79 @@ def _folder_of(name: str, root: Path | None, download: bool) -> Path:
 
 
 def _from_folder(
-    folder: Path, train_limit: int | None, test_limit: int | None, seed: int, normalise: Normalisation
+    folder: Path,
+    train_limit: int | None,
+    test_limit: int | None,
+    seed: int,
+    normalise: Normalisation,
+    classes: Sequence[str] | None,
+    own: bool,
 ) -> Dataset:
     """A data set from a folder; without a test split the validation split is it."""
-    train = find_split(folder, "train")
-    if train is None:
+    splits = {} if own else {"train": find_split(folder, "train")}
+    splits["test"] = find_split(folder, "test") or find_split(folder, "validation")
+    if own and (public := find_split(folder, "public")):
+        splits["public"] = public
+    there = {part: split for part, split in splits.items() if split is not None}
+    if "train" in splits and "train" not in there:
         raise DataError(
             f"there is no train.parquet or train.npz in {folder}, which was given as the folder of a data set"
         )
-    test = find_split(folder, "test") or find_split(folder, "validation")
-    if test is None:
-        raise DataError(f"{folder} has a train split but no test or validation split (test.parquet or test.npz)")
-    classes, train_labels, test_labels = _classes(train, test)
-    train_rows = _drawn("train", len(train_labels), train_limit, seed)
-    test_rows = _drawn("test", len(test_labels), test_limit, seed)
-    train_images, test_images = train.images(train_rows), test.images(test_rows)
-    channels = max(train_images.shape[1], test_images.shape[1])  # one colour image makes the set colour
-    return Dataset(
-        _samples(train_images, train_labels[train_rows], channels),
-        _samples(test_images, test_labels[test_rows], channels),
-        classes,
-        normalise,
-    )
+    if "test" not in there:
+        found = "has a train split but no" if there else "has no"
+        raise DataError(f"{folder} {found} test or validation split (test.parquet or test.npz)")
+    names, labels = _classes(list(there.values()), classes)
+    limits = {"train": train_limit, "test": test_limit}
+    rows = {part: _drawn(part, len(own), limits.get(part), seed) for part, own in zip(there, labels)}
+    images = {part: split.images(rows[part]) for part, split in there.items()}
+    channels = max(pixels.shape[1] for pixels in images.values())  # one colour image makes the set colour
+    parts = {part: samples_of(images[part], own[rows[part]], channels) for part, own in zip(there, labels)}
+    nothing = parts["test"].images[:0], parts["test"].labels[:0], torch.arange(0)
+    return Dataset(parts.get("train") or Samples(*nothing), parts["test"], names, normalise, parts.get("public"))
 
 
-def _samples(images: NDArray[np.uint8], labels: NDArray[np.int64], channels: int) -> Samples:
+def samples_of(images: NDArray[np.uint8], labels: NDArray[np.int64], channels: int) -> Samples:
+    """All rows of arrays; grey images become as many channels as wanted."""
     if images.shape[1] != channels:
         images = np.repeat(images, channels, axis=1)
     return Samples(torch.from_numpy(images), torch.from_numpy(labels), torch.arange(len(labels)))
 
 
-def _classes(train: Split, test: Split) -> tuple[tuple[str, ...], NDArray[np.int64], NDArray[np.int64]]:
-    """Class names and the labels of both splits as class numbers."""
-    labels: list[NDArray[Any]] = [train.labels(), test.labels()]
-    if (labels[0].dtype.kind == "U") != (labels[1].dtype.kind == "U"):
-        raise DataError(f"labels are text in one of {train.files[0]} and {test.files[0]} and numbers in the other")
-    names = train.names
-    if names is None:
-        values = np.unique(np.concatenate(labels))
-        names = tuple(str(value) for value in values)
-        labels = [np.searchsorted(values, own) for own in labels]
-    for split, own in zip((train, test), labels):
-        unnamed = np.flatnonzero((own < 0) | (own >= len(names)))
-        if len(unnamed):
+def _classes(splits: Sequence[Split], given: Sequence[str] | None) -> tuple[tuple[str, ...], list[NDArray[np.int64]]]:
+    """Class names, and the labels of each split as class numbers."""
+    names = splits[0].names if given is None else tuple(given)
+    if names is not None:
+        return names, [numbered(split, names) for split in splits]
+    labels = [split.labels() for split in splits]
+    for split, own in zip(splits, labels):
+        if (own.dtype.kind == "U") != (labels[0].dtype.kind == "U"):
             raise DataError(
-                f"row {unnamed[0]} of the split in {split.files[0]} has {split.label} {own[unnamed[0]]}, but "
-                f"{len(names)} classes are numbered 0 to {len(names) - 1}"
+                f"labels are text in one of {splits[0].files[0]} and {split.files[0]} and numbers in the other"
             )
-    return names, labels[0].astype(np.int64), labels[1].astype(np.int64)
+    values = np.unique(np.concatenate(labels))
+    return tuple(str(value) for value in values), [np.searchsorted(values, own) for own in labels]
+
+
+def numbered(split: Split, classes: Sequence[str]) -> NDArray[np.int64]:
+    """The labels of a split as numbers of these classes.
+
+    Labels mean names: text does by itself, numbers by the names that the split has. Numbers without names are those of
+    the classes, or their names if all classes are called by numbers.
+    """
+    labels, names = split.labels(), split.names or tuple(classes)
+    if labels.dtype.kind == "U" or (split.names is None and all(name.isdecimal() for name in classes)):
+        found, labels = np.unique(labels, return_inverse=True)
+        names = tuple(map(str, found))
+    unnamed = np.flatnonzero((labels < 0) | (labels >= len(names)))
+    if len(unnamed):
+        raise DataError(
+            f"row {unnamed[0]} of the split in {split.files[0]} has {split.label} {labels[unnamed[0]]}, but "
+            f"{len(names)} classes are numbered 0 to {len(names) - 1}"
+        )
+    strange = sorted({names[label] for label in np.unique(labels)} - set(classes))
+    if strange:
+        raise DataError(
+            f"{split.files[0]} has samples of {', '.join(strange[:4])}, but the classes are {', '.join(classes)}"
+        )
+    position = {name: number for number, name in enumerate(classes)}
+    return np.take([position.get(name, -1) for name in names], labels).astype(np.int64)

@@ -7,7 +7,6 @@ checkpoint, and all end with the run. Nothing is written outside the run's direc
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import shutil
@@ -23,7 +22,7 @@ from typing import Any
 from catchment import errors
 from catchment.errors import RunError, UserError
 from catchment.experiment import Experiment
-from catchment.flower.serving import Papers
+from catchment.flower.serving import Papers, end_with_parent
 from catchment.transports.devices import Faults
 
 Record = dict[str, Any]
@@ -293,7 +292,7 @@ class _Federation:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=_end_with_parent,
+                preexec_fn=end_with_parent,
             )
         self.processes[name] = (command, process)
 
@@ -317,15 +316,6 @@ class _Federation:
                 process.wait()
         if self.papers.is_at_work():
             os.kill(int(self.papers.pid.read_text()), signal.SIGKILL)
-
-
-_SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG in prctl.h
-
-
-def _end_with_parent() -> None:
-    """On Linux, let the kernel end this process when its parent dies, however that happens."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGTERM)
 
 
 def free_port() -> int:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import json
 import os
+import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +23,14 @@ from catchment.run import begin, go_on
 from catchment.transports.base import Transport
 from catchment.transports.flower import Flower
 from catchment.world import World
+
+_SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG in prctl.h
+
+
+def end_with_parent() -> None:
+    """On Linux, let the kernel end this process when its parent dies, however that happens."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
 
 
 class Papers:
@@ -76,6 +87,7 @@ def start_run(file: Path, directory: Path) -> None:
 
 def serve_run(grid: Grid, directory: Path) -> None:
     """Do what is left of the run in a directory with the clients that Flower has."""
+    end_with_parent()
     papers = Papers(directory)
     read = 0
 
@@ -91,6 +103,7 @@ def serve_run(grid: Grid, directory: Path) -> None:
         return Flower(
             grid,
             experiment=experiment.to_toml(),
+            form=json.dumps(world.data.dataset.form.to_dict()),
             federation=papers.federation,
             version=__version__,
             clients=world.clients,

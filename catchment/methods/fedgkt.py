@@ -148,6 +148,7 @@ class FedGKT(Method[State]):
         """Every client's extractor must fit the server's model, and the stem if one is given."""
         if world.server_model is None:
             raise ModelError("fedgkt trains a server half on features; set models.server, such as resnet19")
+        world.check_tests("fedgkt")
         for edge in dict.fromkeys(world.client_architectures):
             half = world.server_architecture
             check_pair(edge.build(), half.build(), edge.shape, world.classes, edge.name, half.name)
@@ -234,7 +235,7 @@ class FedGKT(Method[State]):
         if not len(upload.ids):
             return True  # the server has it all
         spool = state.features[_shape(server.world, client)]
-        if len(upload.ids) == len(server.world.data.clients[client]):
+        if len(upload.ids) == len(self.ids_of(server.world, state, client, upload)):
             spool.put(client, upload.features)
             known = {"labels": upload.labels, "logits": upload.logits, "ids": upload.ids}
             state.known[client] = {**known, "answers": torch.zeros_like(upload.logits)}
@@ -248,7 +249,7 @@ class FedGKT(Method[State]):
 
     def refusal(self, world: World, state: State, client: int, upload: Knowledge) -> str:
         """Why an upload cannot be used; nothing if it can."""
-        own, labels, ids = world.data.clients[client], upload.labels, upload.ids
+        own, labels, ids = self.ids_of(world, state, client, upload), upload.labels, upload.ids
         n, shape = len(ids), world.client_architecture(client).probe.features or ()
         for name, tensor, kind, expected in (
             ("features", upload.features, torch.float32, (n, *shape)),
@@ -262,6 +263,8 @@ class FedGKT(Method[State]):
                 return f"{name} hold NaN or infinity"
         if n and not 0 <= int(labels.min()) <= int(labels.max()) < world.classes:
             return f"labels run from {int(labels.min())} to {int(labels.max())}; there are {world.classes} classes"
+        if world.data.own and client not in state.known and not (n and bool((ids.diff() > 0).all())):
+            return f"{n} ids came first that are not ascending, at least one"
         if n == len(own) or client not in state.features[_shape(world, client)]:  # there is nothing to stand beside
             return "" if torch.equal(ids, own) else f"{n} ids came that are not the {len(own)} of client {client}"
         if upload.beside != state.holds[client]:
@@ -269,6 +272,12 @@ class FedGKT(Method[State]):
         if not bool((ids.diff() > 0).all()) or not bool(torch.isin(ids, own).all()):
             return f"{n} ids came that are not ascending ids of client {client}"
         return ""
+
+    def ids_of(self, world: World, state: State, client: int, upload: Knowledge) -> Tensor:
+        """All samples of a client: those it was dealt, or, of its own, those that its first upload had."""
+        if not world.data.own:
+            return world.data.clients[client]
+        return state.known[client]["ids"] if client in state.known else upload.ids
 
     def train_server(self, server: Server, state: State, clients: Sequence[int]) -> None:
         """E_s epochs of equation 8; the logits of the last epoch go back."""

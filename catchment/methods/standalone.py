@@ -22,6 +22,7 @@ from catchment.method import Method, Metrics, on_client
 from catchment.optimizers import load_optimizer_tensors, optimizer_tensors
 from catchment.server import Server
 from catchment.training import fit
+from catchment.world import World
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,10 @@ class Standalone(Method[State]):
 
     def __post_init__(self) -> None:
         at_least("client_epochs", self.client_epochs, 1)
+
+    def check(self, world: World) -> None:
+        """Clients test for themselves."""
+        world.check_tests("standalone")
 
     def init(self, server: Server) -> State:
         """Nothing."""

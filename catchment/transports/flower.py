@@ -68,6 +68,7 @@ class Flower(Transport):
         grid: Grid,
         *,
         experiment: str,
+        form: str,
         federation: str,
         version: str,
         clients: int,
@@ -77,14 +78,13 @@ class Flower(Transport):
         nodes: Mapping[int, int] | None = None,
         notices: Callable[[], list[dict[str, Any]]] = list,
     ) -> None:
-        """`experiment` is its TOML, `federation` the name under which devices keep their state of this run.
+        """`experiment` is its TOML, `form` that of its data, `federation` the name of the run on the devices' disks.
 
         `nodes` says which node may speak for a client (node -> client); without it, any may. `notices` gives events
         that others saw, such as a SuperLink that was restarted.
         """
         self._grid = grid
-        self._experiment = experiment
-        self._federation = federation
+        self._told: dict[str, str | int] = {"experiment": experiment, "form": form, "federation": federation}
         self._version = version
         self._clients = clients
         self._wait = wait
@@ -156,7 +156,7 @@ class Flower(Transport):
 
     def _greet(self, node: int) -> None:
         self._greeted[node] = time.monotonic()
-        body = content({"version": self._version, "experiment": self._experiment, "federation": self._federation})
+        body = content({"version": self._version, **self._told})
         message = self._push(node, "query.hello", body, GREETING)
         if message is None:
             del self._greeted[node]
@@ -227,9 +227,9 @@ class Flower(Transport):
         """Send the next message of an errand: a part of the request, or a wish for a part of the response."""
         errand.raw = errand.raw or errand.request.to_bytes()
         count = parts(len(errand.raw))
-        fields: dict[str, str | int] = {"federation": self._federation, "key": errand.key}
+        fields = {"key": errand.key, **self._told}
         if errand.sent < count:
-            fields |= {"experiment": self._experiment, "part": errand.sent, "parts": count}
+            fields |= {"part": errand.sent, "parts": count}
             start = errand.sent * PART
             errand.sent += 1
             message = self._push(
@@ -300,7 +300,7 @@ class Flower(Transport):
 
     def close(self) -> None:
         """Tell the nodes that the run is over; who does not listen for a moment is not waited for."""
-        body = content({"federation": self._federation})
+        body = content(self._told)
         messages = {self._push(node, "query.bye", body, FAREWELL) for node in self._nodes.values()} - {None}
         until = time.monotonic() + FAREWELL
         while messages and time.monotonic() < until:

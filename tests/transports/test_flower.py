@@ -91,7 +91,9 @@ def request(client, sequence=0, purpose="training", values=(1.0, 2.0)):
 
 
 def transport(grid, clients=2, **settings):
-    return Flower(grid, experiment="", federation="f" * 16, version="1", clients=clients, **{"wait": 0.05, **settings})
+    return Flower(
+        grid, experiment="", form="", federation="f" * 16, version="1", clients=clients, **{"wait": 0.05, **settings}
+    )
 
 
 def test_requests_reach_the_client_of_that_number_and_responses_come_back_whole():
@@ -183,7 +185,7 @@ def test_long_requests_and_responses_travel_in_parts(monkeypatch, tmp_path):
     from catchment.device import RealDevice
 
     device = RealDevice(0, tmp_path)
-    monkeypatch.setattr(device, "_serve", lambda federation, experiment, asked: echo(asked))
+    monkeypatch.setattr(device, "_serve", lambda fields, asked: echo(asked))
 
     def reply(message):
         kind = message.metadata.message_type.partition(".")[2]
