@@ -4,6 +4,7 @@ from catchment.process import set_up
 
 set_up()  # before PyTorch is imported
 
+from catchment.aggregators import Aggregator
 from catchment.client import Client
 from catchment.data import Batch, Dataset, Normalisation, Samples
 from catchment.errors import CatchmentError, RunError, UserError
@@ -21,6 +22,7 @@ from catchment.transports.devices import Device
 __version__ = "0.1.0"
 
 __all__ = [
+    "Aggregator",
     "Batch",
     "CatchmentError",
     "Client",

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from catchment import models
+from catchment.aggregators import Aggregator, Mean
 from catchment.codecs import Wire
 from catchment.costs.compute import macs
 from catchment.data import Division, Normalisation, Samples
@@ -106,6 +107,7 @@ class World:
     augment: tuple[str, ...] = ()
     device: torch.device = CPU
     wire: Wire = field(default_factory=Wire)
+    aggregator: Aggregator = field(default_factory=Mean)  # of uploads, in methods that average them
 
     @property
     def clients(self) -> int:

@@ -11,7 +11,7 @@ import catchment
 ROOT = Path(catchment.__file__).parent
 TOP = {"run", "finished", "experiment", "cli", "__init__", "__main__"}  # know everything; nothing else may know them
 PURE = {
-    "models", "data", "losses", "averaging", "evaluate", "training", "report", "names", "randomness", "errors",
+    "models", "data", "losses", "aggregators", "averaging", "evaluate", "training", "report", "names", "randomness", "errors",
     "optimizers", "export", "spool", "process",
 }  # fmt: skip
 MESSAGES_ONLY = {"costs", "codecs", "attacks"}

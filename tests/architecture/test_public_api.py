@@ -9,6 +9,7 @@ import pytest
 import catchment
 
 PUBLIC = [
+    "Aggregator",
     "Batch",
     "CatchmentError",
     "Client",
