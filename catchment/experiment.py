@@ -34,8 +34,14 @@ from catchment.world import World
 
 METHODS = {
     "centralized": "catchment.methods.centralized:Centralized",
+    "cronus": "catchment.methods.cronus:Cronus",
+    "dsfl": "catchment.methods.dsfl:DSFL",
     "fedavg": "catchment.methods.fedavg:FedAvg",
+    "feddf": "catchment.methods.feddf:FedDF",
+    "fedgem": "catchment.methods.fedgem:FedGEM",
+    "fedgems": "catchment.methods.fedgem:FedGEMS",
     "fedgkt": "catchment.methods.fedgkt:FedGKT",
+    "fedmd": "catchment.methods.fedmd:FedMD",
     "fedprox": "catchment.methods.fedprox:FedProx",
     "split": "catchment.methods.split:Split",
     "splitfed": "catchment.methods.splitfed:SplitFed",

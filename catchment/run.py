@@ -123,6 +123,7 @@ class _Run:
         last = number == self.experiment.rounds
         self.server.round = number
         self.server.history = [record["accuracy"] for record in self.rounds.all() if "accuracy" in record]
+        self.server.notes = {}
         self.fleet.begin_round(number)
         if number == 1:
             self.fleet.watch = self._remember_first
@@ -139,6 +140,7 @@ class _Run:
         record = {
             "round": number,
             **_measured(metrics),
+            **({"notes": self.server.notes} if self.server.notes else {}),
             "bytes": summarise(crossed),
             "seconds": seconds,
             "virtual_seconds": self.fleet.now,

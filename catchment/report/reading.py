@@ -27,7 +27,7 @@ _MODELS = {str: {"parameters": int, "macs_per_sample": int}}
 _EVENT = {"what": {"lost", "late", "failed", "refused"}, "client": int, "handler": str, "why": str}
 _ENTRY = {"direction": {"up", "down"}, "purpose": str, "clients": [int], "tensors": {str: int}}
 EXPERIMENT = {"name": str, "rounds": int, "method": {"name": str}, "data": {"name": str, "clients": int}}
-ROUND = {"round": int, "accuracy?": NUMBER, **_MEASURED, **_SPENT, "events": [_EVENT]}
+ROUND = {"round": int, "accuracy?": NUMBER, **_MEASURED, "notes?": {str: NUMBER}, **_SPENT, "events": [_EVENT]}
 LEDGER = {"round": int, "entries": [_ENTRY]}
 RESULT = {
     "accuracy": NUMBER,

@@ -39,6 +39,36 @@ METHODS: dict[str, dict[str, Any]] = {
         "models": {"client": "cnn", "server": "resnet10"},
         "wire": {"codecs": ["features=delta+int4+sparse+zstd", "down:logits=delta+int8(0)", "logits=fp16"]},
     },
+    "fedgem": {
+        "method": {"name": "fedgem"},
+        "models": {"client": ["mlp", "cnn"], "server": "cnn"},
+        "data": {"public": 0.4},
+    },
+    "fedgems": {
+        "method": {"name": "fedgems", "patience": 1},
+        "models": {"client": ["mlp", "cnn"], "server": "resnet4"},
+        "data": {"public": 0.4, "augment": ["crop", "flip"]},
+    },
+    "fedmd": {
+        "method": {"name": "fedmd", "transfer_epochs": 1, "alignment": 50},
+        "models": {"client": ["mlp", "cnn"]},
+        "data": {"public": 0.4},
+    },
+    "dsfl": {
+        "method": {"name": "dsfl", "samples": 60, "server_epochs": 2},
+        "models": {"client": ["mlp", "cnn"]},
+        "data": {"public": 0.4},
+    },
+    "cronus": {"method": {"name": "cronus"}, "models": {"client": ["mlp", "cnn"]}, "data": {"public": 0.4}},
+    "feddf": {
+        "method": {"name": "feddf", "server_steps": 8, "validate_every": 2, "stop_after": 4},
+        "data": {"public": 0.4},
+    },
+    "feddf, two architectures": {
+        "method": {"name": "feddf", "server_steps": 4, "stop_after": 100},
+        "models": {"client": ["mlp", "cnn"]},
+        "data": {"public": 0.4},
+    },
     "fedavg, coded": {
         "method": {"name": "fedavg"},
         "wire": {"codecs": ["up:weights/*=update+feedback+topk(0.1)+int8(0)+zstd", "down:weights/*=fp16"]},
