@@ -27,7 +27,7 @@ def mlp(hidden: int, shape: tuple[int, ...], classes: int) -> SplitModel:
 def cnn(first: int, shape: tuple[int, ...], classes: int) -> SplitModel:
     """Two stages of 3x3 convolution, ReLU and pooling, then a linear layer; the first stage is the extractor.
 
-    The second stage has twice the channels of the first. With 16, as the ResNets have them, both can feed the same half.
+    The second stage has twice the channels of the first. With 16 of them, as in ResNets, both can feed the same half.
     """
     channels, height, width = shape
     extractor = nn.Sequential(

@@ -73,8 +73,8 @@ def test_names_may_have_spaces():
 
 
 def test_every_listed_name_can_be_built():
-    filled = [name.replace("(a,b,c)", "(1,1,1)").replace("(h)", "(4)") for name in models.MODELS]
-    assert {"resnet8", "resnet(1,1,1)", "half(1,1,1)", "mlp(4)"} <= set(filled)
+    filled = [name.replace("(a,b,c)", "(1,1,1)").replace("(h)", "(4)").replace("(c)", "(4)") for name in models.MODELS]
+    assert {"resnet8", "resnet(1,1,1)", "half(1,1,1)", "mlp(4)", "cnn(4)"} <= set(filled)
     for name in filled:
         assert isinstance(models.build(name, (16, 16, 16), 10, seed=0), nn.Module)
 
