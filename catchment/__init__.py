@@ -5,6 +5,7 @@ from catchment.process import set_up
 set_up()  # before PyTorch is imported
 
 from catchment.aggregators import Aggregator
+from catchment.attacks import Attack
 from catchment.client import Client
 from catchment.data import Batch, Dataset, Normalisation, Samples
 from catchment.errors import CatchmentError, RunError, UserError
@@ -23,6 +24,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Aggregator",
+    "Attack",
     "Batch",
     "CatchmentError",
     "Client",

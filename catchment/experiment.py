@@ -21,6 +21,7 @@ import torch
 
 from catchment import data
 from catchment.aggregators import AGGREGATORS, Aggregator, Mean
+from catchment.attacks import ATTACKS, Attack, Intrusion, SignFlip
 from catchment.codecs import Wire
 from catchment.data.augment import check as check_augmentations
 from catchment.errors import ExperimentError, at_least
@@ -47,7 +48,11 @@ METHODS = {
     "splitfed": "catchment.methods.splitfed:SplitFed",
     "standalone": "catchment.methods.standalone:Standalone",
 }
-_DEFAULTS = {"method": "fedavg", "aggregation": "mean"}  # names of tables whose name says which other keys they have
+_DEFAULTS = {
+    "method": "fedavg",
+    "aggregation": "mean",
+    "attack": "none",
+}  # names of tables whose name says which other keys they have
 T = TypeVar("T")
 
 
@@ -150,6 +155,7 @@ class Experiment:
     faults: Faults = field(default_factory=Faults)
     wire: WireSettings = field(default_factory=WireSettings)
     aggregation: dict[str, Any] = field(default_factory=lambda: {"name": _DEFAULTS["aggregation"]})
+    attack: dict[str, Any] = field(default_factory=lambda: {"name": _DEFAULTS["attack"]})
     evaluation: Every = field(default_factory=Every)
     checkpoint: Every = field(default_factory=Every)
 
@@ -209,8 +215,10 @@ class Experiment:
     def to_dict(self) -> dict[str, Any]:
         """Every setting, the method's defaults included; None is left out, as TOML has no such value."""
         table = _plain(dataclasses.asdict(self))
-        for key, built in (("method", self.build_method()), ("aggregation", self.build_aggregator())):
-            table[key] = {"name": getattr(self, key).get("name", _DEFAULTS[key]), **_plain(dataclasses.asdict(built))}  # type: ignore[call-overload]
+        built = {"method": self.build_method(), "aggregation": self.build_aggregator(), "attack": self.build_attack()}
+        for key, thing in built.items():
+            options = {} if thing is None else _plain(dataclasses.asdict(thing))  # type: ignore[arg-type]
+            table[key] = {"name": getattr(self, key).get("name", _DEFAULTS[key]), **options}
         return typing.cast(dict[str, Any], table)
 
     def to_toml(self) -> str:
@@ -226,6 +234,12 @@ class Experiment:
     def build_aggregator(self) -> Aggregator:
         """What the method averages uploads with."""
         return self._named("aggregation", Aggregator, AGGREGATORS)  # type: ignore[type-abstract]
+
+    def build_attack(self) -> Attack | None:
+        """What the attackers do, if there are any."""
+        if self.attack.get("name", "none") == "none":
+            return None
+        return self._named("attack", Attack, {**ATTACKS, "none": None})
 
     def _named(self, key: str, kind: type[T], builtin: Mapping[str, Any]) -> T:
         """What a table stands for whose `name` says which other keys it has."""
@@ -257,6 +271,9 @@ class Experiment:
             std=d.std,
         )
         division = data.divide(dataset, d.clients, d.partition, d.public, self.seed)
+        attack = self.build_attack()
+        intrusion = None if attack is None else Intrusion.plan(attack, d.clients, self.seed)
+        division = division if intrusion is None else intrusion.poison(division)
         client = self.models.client
         world = World(
             seed=self.seed,
@@ -270,7 +287,13 @@ class Experiment:
             device=_device(self.device),
             wire=Wire.parse(self.wire.codecs),
             aggregator=self.build_aggregator(),
+            intrusion=intrusion,
         )
+        if isinstance(attack, SignFlip) and attack.around == "request" and world.wire.remembers("down"):
+            raise ExperimentError(
+                'attack.around is "request", which the server does not keep where wire.codecs has delta or feedback '
+                'downwards; set attack.around = "zero", or use a codec without memory'
+            )
         if not world.method.aggregates and world.aggregator != Mean():
             raise ExperimentError(
                 f'aggregation.name is "{self.aggregation["name"]}", but {self.method["name"]} does not average what '
@@ -334,7 +357,7 @@ def parse_setting(text: str) -> tuple[str, Any]:
 # ---- files to tables --------------------------------------------------------------------------------------------
 
 # Their `name` says what the other keys mean: under another name they start afresh.
-_NAMED = ("method", "aggregation", "data.partition", "optimizer.client", "optimizer.server")
+_NAMED = ("method", "aggregation", "attack", "data.partition", "optimizer.client", "optimizer.server")
 
 
 def _read_file(path: Path, users: tuple[Path, ...] = ()) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from torch import nn
 
 from catchment import models
 from catchment.aggregators import Aggregator, Mean
+from catchment.attacks import Intrusion
 from catchment.codecs import Wire
 from catchment.costs.compute import macs
 from catchment.data import Division, Normalisation, Samples
@@ -108,6 +109,7 @@ class World:
     device: torch.device = CPU
     wire: Wire = field(default_factory=Wire)
     aggregator: Aggregator = field(default_factory=Mean)  # of uploads, in methods that average them
+    intrusion: Intrusion | None = None
 
     @property
     def clients(self) -> int:

@@ -24,7 +24,12 @@ _MEASURED = {"server?": {"accuracy?": NUMBER}, "clients?": _SPREAD, "more?": dic
 _BYTES = {"up": int, "down": int, "evaluation": int}
 _SPENT = {"bytes": _BYTES, "seconds": NUMBER, "virtual_seconds": NUMBER}
 _MODELS = {str: {"parameters": int, "macs_per_sample": int}}
-_EVENT = {"what": {"lost", "late", "failed", "refused"}, "client": int, "handler": str, "why": str}
+_EVENT = {
+    "what": {"lost", "late", "failed", "refused", "attacked", "flagged"},
+    "client": int,
+    "handler": str,
+    "why": str,
+}
 _ENTRY = {"direction": {"up", "down"}, "purpose": str, "clients": [int], "tensors": {str: int}}
 EXPERIMENT = {"name": str, "rounds": int, "method": {"name": str}, "data": {"name": str, "clients": int}}
 ROUND = {"round": int, "accuracy?": NUMBER, **_MEASURED, "notes?": {str: NUMBER}, **_SPENT, "events": [_EVENT]}
@@ -38,6 +43,7 @@ RESULT = {
     "late": int,
     "failed": int,
     "refused?": int,
+    "attack?": {"name": str, "attackers": [int], "used": [{str: NUMBER}]},
     "costs?": {"clients?": _MODELS, "server?": _MODELS, "peak_memory?": dict},
     "data?": dict,
     "fingerprint?": str,

@@ -10,6 +10,7 @@ import catchment
 
 PUBLIC = [
     "Aggregator",
+    "Attack",
     "Batch",
     "CatchmentError",
     "Client",

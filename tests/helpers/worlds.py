@@ -73,6 +73,28 @@ METHODS: dict[str, dict[str, Any]] = {
         "method": {"name": "fedavg"},
         "wire": {"codecs": ["up:weights/*=update+feedback+topk(0.1)+int8(0)+zstd", "down:weights/*=fp16"]},
     },
+    "fedavg, lied to": {
+        "method": {"name": "fedavg"},
+        "aggregation": {"name": "trimmed_mean", "trim": 0.3},
+        "attack": {"name": "lie", "clients": 2, "z": 1.5},
+    },
+    "fedgkt, poisoned": {
+        "method": {"name": "fedgkt"},
+        "models": {"client": "cnn", "server": "resnet10"},
+        "attack": {"name": "ofom", "clients": [1, 3], "strength": 3.0},
+    },
+    "fedgkt, asynchronous, sign-flip": {
+        "method": {"name": "fedgkt", "asynchronous": True},
+        "models": {"client": "cnn", "server": "resnet10"},
+        "attack": {"name": "sign-flip", "clients": 2, "fields": ["features"]},
+        "wire": {"codecs": ["up:features=int8+zstd", "down:logits=fp16"]},
+    },
+    "splitfed, label-flip": {
+        "method": {"name": "splitfed"},
+        "models": {"client": "cnn", "server": "resnet10"},
+        "attack": {"name": "label-flip"},
+        "aggregation": {"name": "krum"},
+    },
     "transfer": {"method": {"name": "sketches:Transfer"}, "models": {"client": "cnn", "server": "resnet10"}},
     "selective": {"method": {"name": "sketches:Selective"}, "data": {"public": 0.3}},
     "broadcast": {"method": {"name": "sketches:Broadcast"}, "models": {"client": ["mlp", "cnn"]}},
