@@ -39,6 +39,7 @@ from catchment.data.parquet import find_split
 from catchment.errors import CatchmentError, UserError
 from catchment.models import build, feature_shape
 from catchment.names import did_you_mean
+from catchment.report import RunFiles
 
 ROOT = Path(__file__).parents[1]
 Record = dict[str, Any]
@@ -232,7 +233,9 @@ def perform(root: Path, job: Job, again: bool = False) -> Record:
         "digest": job.digest,
         "accuracy": result["accuracy"],
         "best": result["best"]["accuracy"],
-        "clients": clients and {"min": clients["min"], "max": clients["max"]},
+        "server": (result["server"] or {}).get("accuracy"),
+        "clients": clients and {"min": clients["min"], "max": clients["max"], "mean": clients["mean"]},
+        "curve": RunFiles.read(directory).curve,
         "more": result["more"],
         "bytes": result["bytes"],
         "virtual_seconds": result["virtual_seconds"],
@@ -281,11 +284,35 @@ def edge_models(records: Sequence[Record]) -> str:
     return percent(r["more"]["edge_accuracy"] for r in records if "edge_accuracy" in r["more"])
 
 
+def client_means(records: Sequence[Record]) -> str:
+    """Mean over clients, mean over seeds; empty for methods without."""
+    return percent(r["clients"]["mean"] for r in records if r["clients"])
+
+
+def servers(records: Sequence[Record]) -> str:
+    """The server's own model; empty for methods without."""
+    return percent(r["server"] for r in records if r["server"] is not None)
+
+
+def moved_until(accuracy: float) -> Callable[[Sequence[Record]], str]:
+    """ComU@x, mean over the seeds; empty if not all of them got so far."""
+
+    def column(records: Sequence[Record]) -> str:
+        first = [next((moved for moved, got in r["curve"] if got >= accuracy), None) for r in records]
+        return "" if None in first else mean((moved for moved in first if moved is not None), 1e6)
+
+    return column
+
+
 FROM_RUNS: dict[str, Callable[[Sequence[Record]], str]] = {
     "accuracy, %": lambda records: percent(r["accuracy"] for r in records),
     "best, %": lambda records: percent(r["best"] for r in records),
     "clients, %": worst_and_best_client,
     "edge model, %": edge_models,
+    "server, %": servers,
+    "clients' mean, %": client_means,
+    **{f"MB to {x} %": moved_until(x / 100) for x in range(10, 100, 5)},
+    "top, %": lambda records: percent(max(got for _, got in r["curve"]) for r in records),
     "up, MB": lambda records: mean((r["bytes"]["up"] for r in records), 1e6),
     "down, MB": lambda records: mean((r["bytes"]["down"] for r in records), 1e6),
     "virtual minutes": lambda records: mean((r["virtual_seconds"] for r in records), 60),

@@ -100,7 +100,9 @@ def test_rows_are_run_once_and_their_results_are_kept_and_shown(tables, root, ru
     result = json.loads((root / "runs" / "tables" / "tiny" / "averaged-0" / "result.json").read_text())
     assert averaged["accuracy"] == averaged["best"] == result["accuracy"] > 0.1
     assert averaged["bytes"] == result["bytes"]
-    assert averaged["clients"] == {"min": result["accuracy"], "max": result["accuracy"]}
+    assert averaged["clients"] == dict.fromkeys(("min", "max", "mean"), result["accuracy"])
+    assert averaged["server"] == result["accuracy"]
+    assert averaged["curve"] == [[result["bytes"]["up"] + result["bytes"]["down"], result["accuracy"]]]
     assert averaged.keys() == alone.keys()
     assert alone["clients"]["min"] < alone["accuracy"] < alone["clients"]["max"]
     assert place(root) == [
@@ -265,3 +267,19 @@ def test_bytes_by_equation_are_of_the_images_and_rounds_that_a_file_says(tables,
     file = tmp_path / "less.toml"
     file.write_text(f'extends = "{row}"\nrounds = 3\n[data]\ntrain = 7\n[method]\nclient_epochs = 2')
     assert tables.equation_bytes(file) == 4 * 2 * 16_384 * 7 * 6
+
+
+def test_bytes_to_reach_an_accuracy_need_every_seed(tables):
+    slow, fast = {"curve": [[1e6, 0.3], [2e6, 0.6]]}, {"curve": [[1e6, 0.5], [4e6, 0.55]]}
+    column = tables.FROM_RUNS["MB to 50 %"]
+    assert column([slow]) == "2.0"
+    assert column([slow, fast]) == "1.5"
+    assert tables.FROM_RUNS["MB to 60 %"]([slow, fast]) == ""
+    assert tables.FROM_RUNS["top, %"]([slow]) == "60.0"
+
+
+def test_columns_of_servers_and_clients_are_empty_for_methods_without(tables):
+    alone = {"server": None, "clients": {"min": 0.1, "max": 0.3, "mean": 0.25}}
+    central = {"server": 0.75, "clients": None}
+    assert [tables.FROM_RUNS[c]([alone]) for c in ("server, %", "clients' mean, %")] == ["", "25.0"]
+    assert [tables.FROM_RUNS[c]([central]) for c in ("server, %", "clients' mean, %")] == ["75.0", ""]

@@ -106,10 +106,29 @@ def drawings(runs: Sequence[RunFiles]) -> list[Drawing]:
         bytes_per_round(runs),
         bytes_by_tensor(runs[0]) if len(runs) == 1 else None,
         bytes_per_client(runs[0]) if len(runs) == 1 else None,
+        notes_per_round(runs[0]) if len(runs) == 1 else None,
         events_per_round(runs),
         virtual_time_per_round(runs),
     ]
     return [drawing for drawing in found if drawing is not None]
+
+
+def notes_per_round(run: RunFiles) -> Drawing | None:
+    """The numbers that the method left of each round."""
+    noted = [record for record in run.rounds if record.get("notes")]
+    names = dict.fromkeys(name for record in noted for name in record["notes"])
+    if not names:
+        return None
+
+    def draw(axes: Axes) -> None:
+        for number, name in enumerate(names):
+            known = [record for record in noted if name in record["notes"]]
+            values = [record["notes"][name] for record in known]
+            axes.plot(_numbers(known), values, label=_name(name.replace("_", " "), 34), **_line(number, len(known)))
+        _from_zero(axes)
+        _round_axis(axes)
+
+    return Drawing("What the method noted", "Numbers of each round, as the method's page explains them.", draw)
 
 
 # ---- accuracy ---------------------------------------------------------------------------------------------------

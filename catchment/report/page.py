@@ -55,7 +55,8 @@ def write_report(directories: Sequence[str | Path], target: str | Path) -> Path:
 def html_report(runs: Sequence[RunFiles]) -> str:
     """The HTML of a report."""
     title = runs[0].name if len(runs) == 1 else f"{len(runs)} runs compared"
-    sections = (_heading(title, runs), _what_ran(runs), _figures(runs), _costs(runs), _data(runs), _events(runs))
+    first = (_heading(title, runs), _what_ran(runs), _figures(runs), _communication(runs))
+    sections = (*first, _costs(runs), _data(runs), _events(runs))
     body = "\n".join([*sections, _experiments(runs)])
     return PAGE.format(title=_text(title), css=CSS, body=body)
 
@@ -133,6 +134,20 @@ def _figures(runs: Sequence[RunFiles]) -> str:
             if own := drawings([run]):
                 parts.append(f"<details><summary>{_text(label)}</summary>{_grid(own, numbers)}</details>")
     return _section("Figures", *parts) if shared else _section("Figures", _quiet("No round is finished yet."))
+
+
+def _communication(runs: Sequence[RunFiles]) -> str:
+    """Bytes until an accuracy was reached, and the top accuracy."""
+    tops = [max((accuracy for _, accuracy in run.curve), default=None) for run in runs]
+    steps = [step / 10 for step in range(1, 10) if any(run.bytes_to_reach(step / 10) is not None for run in runs)]
+    if not steps:
+        return ""
+    columns = [
+        *(Column(f"to {100 * step:.0f} %", [_bytes(run.bytes_to_reach(step)) for run in runs]) for step in steps[-5:]),
+        Column("top accuracy %", [percent(top) for top in tops]),
+    ]
+    note = _quiet("Bytes of training, up and down, until the mean of the clients (or the one model) first got so far.")
+    return _section("Communication", _table([*_run_column(runs, runs), *columns]), note)
 
 
 def _costs(runs: Sequence[RunFiles]) -> str:
@@ -234,6 +249,10 @@ def _text(text: str) -> str:
 
 def _section(title: str, *parts: str) -> str:
     return "\n".join([f"<section>\n<h2>{title}</h2>", *(part for part in parts if part), "</section>"])
+
+
+def _bytes(size: int | None) -> str:
+    return MISSING if size is None else human_bytes(size)
 
 
 def _quiet(text: str) -> str:

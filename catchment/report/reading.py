@@ -111,6 +111,21 @@ class RunFiles:
         return [record for record in self.rounds if record.get("accuracy") is not None]
 
     @cached_property
+    def curve(self) -> list[tuple[int, float]]:
+        """Bytes that training moved until each evaluated round, and the accuracy then: the clients' mean if known."""
+        points, moved = [], 0
+        for record in self.rounds:
+            moved += record["bytes"]["up"] + record["bytes"]["down"]
+            if record.get("accuracy") is not None:
+                clients = (record.get("clients") or {}).get("accuracy")
+                points.append((moved, float(clients["mean"] if clients else record["accuracy"])))
+        return points
+
+    def bytes_to_reach(self, accuracy: float) -> int | None:
+        """ComU@x of DS-FL and FedGEMS: what training moved until an accuracy was first reached; None if it was not."""
+        return next((moved for moved, reached in self.curve if reached >= accuracy), None)
+
+    @cached_property
     def outcome(self) -> Record:
         """The result; of an unfinished run, what is known of it so far."""
         if self.result is not None:

@@ -8,7 +8,8 @@ import pytest
 
 import catchment.report
 from catchment.errors import UserError
-from catchment.report import write_report
+from catchment.report import RunFiles, write_report
+from catchment.report.page import html_report
 
 VOID = {"meta", "br"}
 
@@ -222,3 +223,10 @@ def test_no_training_code_is_imported():
                 assert name != "matplotlib.pyplot", file
                 if name.partition(".")[0] == "catchment":
                     assert name == "catchment.errors" or name.startswith("catchment.report"), file
+
+
+def test_bytes_to_reach_an_accuracy_are_in_the_report(make_run):
+    page = html_report([RunFiles.read(make_run())])
+    assert "<h2>Communication</h2>" in page
+    assert "to 50 %" in page
+    assert "to 60 %" not in page
