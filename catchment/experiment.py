@@ -25,6 +25,7 @@ from catchment.attacks import ATTACKS, Attack, Intrusion, SignFlip
 from catchment.codecs import Wire
 from catchment.data.augment import check as check_augmentations
 from catchment.errors import ExperimentError, at_least
+from catchment.inspection import Inspection
 from catchment.method import Method
 from catchment.names import did_you_mean, resolve
 from catchment.optimizers import OptimizerSettings
@@ -156,6 +157,7 @@ class Experiment:
     wire: WireSettings = field(default_factory=WireSettings)
     aggregation: dict[str, Any] = field(default_factory=lambda: {"name": _DEFAULTS["aggregation"]})
     attack: dict[str, Any] = field(default_factory=lambda: {"name": _DEFAULTS["attack"]})
+    inspection: Inspection = field(default_factory=Inspection)
     evaluation: Every = field(default_factory=Every)
     checkpoint: Every = field(default_factory=Every)
 
@@ -288,6 +290,7 @@ class Experiment:
             wire=Wire.parse(self.wire.codecs),
             aggregator=self.build_aggregator(),
             intrusion=intrusion,
+            inspection=self.inspection,
         )
         if isinstance(attack, SignFlip) and attack.around == "request" and world.wire.remembers("down"):
             raise ExperimentError(

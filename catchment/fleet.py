@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +15,7 @@ from catchment.client import HOLDS
 from catchment.codecs import Memory, Wire
 from catchment.costs.ledger import Ledger
 from catchment.errors import ExperimentError, ProtocolError, RunError, WireError
+from catchment.inspection import Inspection, Profile
 from catchment.message import TRAINING, Message, Payload, Request, Response
 from catchment.method import Method, contract
 from catchment.randomness import numpy_generator
@@ -73,6 +74,7 @@ class Fleet:
         fraction: float = 1.0,
         deadline: float | None = None,
         intrusion: Intrusion | None = None,
+        inspection: Inspection | None = None,
     ) -> None:
         self.round = 0
         self.counts = Counts()
@@ -86,6 +88,8 @@ class Fleet:
         self._memories: dict[int, Memory] = {}  # of the codecs, by client
         self._answered: dict[int, int] = {}  # by client: the last request that it has surely seen
         self._intrusion = intrusion
+        self._inspection = inspection or Inspection()
+        self._profiles: dict[int, Profile] = {}  # of the inspection, by client
         self._seed = seed
         self._fraction = fraction
         self._deadline = FOREVER if deadline is None else deadline
@@ -184,6 +188,8 @@ class Fleet:
             message = self._opened(ready)
             if message is not None and self._lies(ready.request):
                 message = self._lie(ready, message, {})
+            if self._inspection.action != "none":
+                [(_, message)] = self._inspected([(ready, message)])
             reply = self._reply(handler, ready, message)
             if reply is not None:
                 taken += 1
@@ -318,7 +324,16 @@ class Fleet:
     def _heard(
         self, handler: Callable[..., Answered], requests: list[Request], until: float
     ) -> Generator[tuple[int, Reply[Answered] | None]]:
-        """What an ask brings, by client, as it comes; attackers wait until they have seen the others."""
+        """What an ask brings, by client, as it comes; all at the end if it is inspected."""
+        with closing(self._told(requests, until)) as told:
+            said: Iterable[tuple[_Arrival, Message | None]] = told
+            if self._inspection.action != "none" and self._purpose == TRAINING:
+                said = self._inspected(list(told))
+            for arrival, message in said:
+                yield arrival.request.client, self._reply(handler, arrival, message)
+
+    def _told(self, requests: list[Request], until: float) -> Generator[tuple[_Arrival, Message | None]]:
+        """What clients say as it comes; attackers wait until they have seen the others."""
         honest: dict[int, Message] = {}
         waiting: dict[int, tuple[_Arrival, Message]] = {}
         with closing(self._awaited(requests, until)) as arrivals:
@@ -329,10 +344,9 @@ class Fleet:
                     continue
                 if message is not None and self._intrusion and self._intrusion.attack.needs_honest:
                     honest[client] = message
-                yield client, self._reply(handler, arrival, message)
-        for place, (client, (arrival, message)) in enumerate(sorted(waiting.items())):
-            lie = self._lie(arrival, message, honest, place, len(waiting))
-            yield client, self._reply(handler, arrival, lie)
+                yield arrival, message
+        for place, (_, (arrival, message)) in enumerate(sorted(waiting.items())):
+            yield arrival, self._lie(arrival, message, honest, place, len(waiting))
 
     def _awaited(self, requests: list[Request], until: float) -> Generator[_Arrival]:
         """The responses to these requests that come in time; what comes for others is put aside."""
@@ -431,6 +445,24 @@ class Fleet:
                 self.events.append(event)
         return lie
 
+    def _inspected(self, said: list[tuple[_Arrival, Message | None]]) -> list[tuple[_Arrival, Message | None]]:
+        """The same, less what is to be dropped; who stands out is noted once a round."""
+        uploads = {arrival.request.client: message for arrival, message in said if message is not None}
+        reasons, self._profiles = self._inspection.judge(uploads, self._profiles)
+        drop = self._inspection.action == "drop"
+        for arrival, _ in said:
+            request = arrival.request
+            why = reasons.get(request.client)
+            if why is None:
+                continue
+            if drop:
+                self.counts.refused += 1
+                self._tally.reasons.append(f"client {request.client}: dropped, {why}")
+            noted = ("flagged", request.client, request.handler)
+            if noted not in {(event["what"], event["client"], event["handler"]) for event in self.events}:
+                self._event("flagged", request, f"{why}; {'dropped' if drop else 'kept'}")
+        return [(arrival, None if drop and arrival.request.client in reasons else body) for arrival, body in said]
+
     def _event(self, what: str, request: Request, why: str) -> None:
         self.events.append({"what": what, "client": request.client, "handler": request.handler, "why": why})
 
@@ -461,6 +493,7 @@ class Fleet:
             arrived=[(a.request.to_bytes(), a.response.to_bytes(), a.late) for a in self._arrived],
             memories=self._memories,
             answered=self._answered,
+            profiles=self._profiles,
             transport=self._transport.snapshot(self._uncovered()),
         )
 
@@ -476,6 +509,7 @@ class Fleet:
         self._life = snapshot.life + 1
         self._memories = dict(snapshot.memories)
         self._answered = dict(snapshot.answered)
+        self._profiles = dict(snapshot.profiles)
         self._arrived = [
             _Arrival(Request.from_bytes(request), Response.from_bytes(response), late)
             for request, response, late in snapshot.arrived
@@ -514,3 +548,4 @@ class FleetSnapshot:
     transport: Snapshot
     memories: dict[int, Memory] = field(default_factory=dict)  # of the codecs, by client
     answered: dict[int, int] = field(default_factory=dict)  # by client: the last request that it has surely seen
+    profiles: dict[int, Profile] = field(default_factory=dict)  # of the inspection, by client

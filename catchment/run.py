@@ -82,6 +82,7 @@ class _Run:
             fraction=experiment.participation.fraction,
             deadline=experiment.participation.deadline,
             intrusion=world.intrusion,
+            inspection=world.inspection,
         )
         self.checkpoints = None if directory is None else Checkpoints(directory / "checkpoints")
         self.rounds = _Lines(None if directory is None else directory / "rounds.jsonl")

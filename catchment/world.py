@@ -18,6 +18,7 @@ from catchment.codecs import Wire
 from catchment.costs.compute import macs
 from catchment.data import Division, Normalisation, Samples
 from catchment.errors import CatchmentError, ModelError
+from catchment.inspection import Inspection
 from catchment.method import Method
 from catchment.optimizers import OptimizerSettings
 from catchment.randomness import derive, seeded_globals
@@ -110,6 +111,7 @@ class World:
     wire: Wire = field(default_factory=Wire)
     aggregator: Aggregator = field(default_factory=Mean)  # of uploads, in methods that average them
     intrusion: Intrusion | None = None
+    inspection: Inspection = field(default_factory=Inspection)
 
     @property
     def clients(self) -> int:

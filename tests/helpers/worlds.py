@@ -82,6 +82,8 @@ METHODS: dict[str, dict[str, Any]] = {
         "method": {"name": "fedgkt"},
         "models": {"client": "cnn", "server": "resnet10"},
         "attack": {"name": "ofom", "clients": [1, 3], "strength": 3.0},
+        "inspection": {"action": "drop", "others": 2},
+        "participation": {"fraction": 1.0},
     },
     "fedgkt, asynchronous, sign-flip": {
         "method": {"name": "fedgkt", "asynchronous": True},
@@ -93,6 +95,7 @@ METHODS: dict[str, dict[str, Any]] = {
         "method": {"name": "splitfed"},
         "models": {"client": "cnn", "server": "resnet10"},
         "attack": {"name": "label-flip"},
+        "inspection": {"action": "flag", "others": 2},
         "aggregation": {"name": "krum"},
     },
     "transfer": {"method": {"name": "sketches:Transfer"}, "models": {"client": "cnn", "server": "resnet10"}},
