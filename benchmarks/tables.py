@@ -34,6 +34,7 @@ from typing import Any
 
 import catchment
 from catchment.checkpoint import write_atomically
+from catchment.costs import formulas
 from catchment.data import SOURCES
 from catchment.data.parquet import find_split
 from catchment.errors import CatchmentError, UserError
@@ -299,7 +300,7 @@ def moved_until(accuracy: float) -> Callable[[Sequence[Record]], str]:
 
     def column(records: Sequence[Record]) -> str:
         first = [next((moved for moved, got in r["curve"] if got >= accuracy), None) for r in records]
-        return "" if None in first else mean((moved for moved in first if moved is not None), 1e6)
+        return "" if None in first else mean((moved for moved in first if moved is not None), 1e3)
 
     return column
 
@@ -311,10 +312,12 @@ FROM_RUNS: dict[str, Callable[[Sequence[Record]], str]] = {
     "edge model, %": edge_models,
     "server, %": servers,
     "clients' mean, %": client_means,
-    **{f"MB to {x} %": moved_until(x / 100) for x in range(10, 100, 5)},
+    **{f"kB to {x} %": moved_until(x / 100) for x in range(10, 100, 5)},
     "top, %": lambda records: percent(max(got for _, got in r["curve"]) for r in records),
     "up, MB": lambda records: mean((r["bytes"]["up"] for r in records), 1e6),
     "down, MB": lambda records: mean((r["bytes"]["down"] for r in records), 1e6),
+    "up, kB": lambda records: mean((r["bytes"]["up"] for r in records), 1e3),
+    "down, kB": lambda records: mean((r["bytes"]["down"] for r in records), 1e3),
     "virtual minutes": lambda records: mean((r["virtual_seconds"] for r in records), 60),
     "minutes": lambda records: mean((r["seconds"] for r in records), 60),
 }  # fmt: skip
@@ -337,11 +340,27 @@ def equation_bytes(file: Path) -> int:
     return 4 * sizes * (experiment.data.train or samples) * epochs
 
 
+def logits_up(file: Path) -> float | None:
+    """KiB of all clients' logits on all public samples (Table 6 of FedGEMS); None if a method does not send just that."""
+    experiment = catchment.Experiment.load(file)
+    if experiment.method["name"] not in ("cronus", "dsfl", "fedgem", "fedmd"):
+        return None
+    samples, classes = IMAGES[experiment.data.name]
+    public = round((experiment.data.train or samples) * (experiment.data.public or 0.0))
+    return formulas.fedmd(experiment.data.clients, public, classes).up / 1024
+
+
+def full_size(row: Row) -> Path:
+    """The file of a row at the paper's scale."""
+    return row.file.with_stem(row.name.removesuffix("-small"))
+
+
 FROM_SETTINGS: dict[str, Callable[[Row], str]] = {
     "paper, %": lambda row: row.paper,
     "equation, MB": lambda row: f"{equation_bytes(row.file) / 1e6:,.1f}",
-    "equation at the paper's scale, GB": lambda row: (
-        f"{equation_bytes(row.file.with_stem(row.name.removesuffix('-small'))) / 1e9:,.0f}"
+    "equation at the paper's scale, GB": lambda row: f"{equation_bytes(full_size(row)) / 1e9:,.0f}",
+    "logits up at the paper's scale, KiB a round": lambda row: (
+        "" if (size := logits_up(full_size(row))) is None else f"{size:,.1f}"
     ),
 }
 

@@ -270,11 +270,11 @@ def test_bytes_by_equation_are_of_the_images_and_rounds_that_a_file_says(tables,
 
 
 def test_bytes_to_reach_an_accuracy_need_every_seed(tables):
-    slow, fast = {"curve": [[1e6, 0.3], [2e6, 0.6]]}, {"curve": [[1e6, 0.5], [4e6, 0.55]]}
-    column = tables.FROM_RUNS["MB to 50 %"]
+    slow, fast = {"curve": [[1e3, 0.3], [2e3, 0.6]]}, {"curve": [[1e3, 0.5], [4e3, 0.55]]}
+    column = tables.FROM_RUNS["kB to 50 %"]
     assert column([slow]) == "2.0"
     assert column([slow, fast]) == "1.5"
-    assert tables.FROM_RUNS["MB to 60 %"]([slow, fast]) == ""
+    assert tables.FROM_RUNS["kB to 60 %"]([slow, fast]) == ""
     assert tables.FROM_RUNS["top, %"]([slow]) == "60.0"
 
 
@@ -283,3 +283,21 @@ def test_columns_of_servers_and_clients_are_empty_for_methods_without(tables):
     central = {"server": 0.75, "clients": None}
     assert [tables.FROM_RUNS[c]([alone]) for c in ("server, %", "clients' mean, %")] == ["", "25.0"]
     assert [tables.FROM_RUNS[c]([central]) for c in ("server, %", "clients' mean, %")] == ["75.0", ""]
+
+
+@pytest.mark.parametrize(
+    ("file", "kib"),
+    [
+        ("figure4/public-5000-fedmd", 3125.0),
+        ("figure4/public-10000-fedgem", 6250.0),
+        ("figure4/public-15000-fedmd", 9375.0),
+        ("figure4/public-20000-fedgem", 12500.0),
+        ("table2/cifar10-homo-fedgem", 15625.0),
+        ("table2/cifar10-hetero-fedmd", 15625.0),
+        ("table2/cifar10-homo-cronus", 15625.0),
+        ("table2/cifar10-homo-dsfl", 15625.0),
+        ("table2/cifar10-homo-fedgems", None),
+    ],
+)
+def test_table_6_of_fedgems_comes_from_the_full_size_files(tables, file, kib):
+    assert tables.logits_up(tables.ROOT / "experiments" / "fedgems" / f"{file}.toml") == kib
