@@ -341,7 +341,7 @@ def equation_bytes(file: Path) -> int:
 
 
 def logits_up(file: Path) -> float | None:
-    """KiB of all clients' logits on all public samples (Table 6 of FedGEMS); None if a method does not send just that."""
+    """KiB of the logits of all clients on all public samples (FedGEMS, Table 6); None if that is not what travels."""
     experiment = catchment.Experiment.load(file)
     if experiment.method["name"] not in ("cronus", "dsfl", "fedgem", "fedmd"):
         return None
