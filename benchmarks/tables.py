@@ -229,6 +229,7 @@ def perform(root: Path, job: Job, again: bool = False) -> Record:
     if begun.exists() and (again or digest(catchment.Experiment.load(begun)) != job.digest):
         shutil.rmtree(directory)
     result = catchment.resume(directory) if begun.exists() else catchment.run(job.experiment, directory)
+    run = RunFiles.read(directory)
     clients = (result["clients"] or {}).get("accuracy")
     return {
         "digest": job.digest,
@@ -236,7 +237,8 @@ def perform(root: Path, job: Job, again: bool = False) -> Record:
         "best": result["best"]["accuracy"],
         "server": (result["server"] or {}).get("accuracy"),
         "clients": clients and {"min": clients["min"], "max": clients["max"], "mean": clients["mean"]},
-        "curve": RunFiles.read(directory).curve,
+        "curve": run.curve,
+        **({"notes": notes} if (notes := [r["notes"] for r in run.rounds if r.get("notes")]) else {}),
         "more": result["more"],
         "bytes": result["bytes"],
         "virtual_seconds": result["virtual_seconds"],
@@ -305,6 +307,19 @@ def moved_until(accuracy: float) -> Callable[[Sequence[Record]], str]:
     return column
 
 
+def samples_of(path: str) -> Callable[[Sequence[Record]], str]:
+    """How many samples took a path of FedGEMS' selection in the first, second, fourth, ... round; mean over seeds."""
+
+    def column(records: Sequence[Record]) -> str:
+        if not all("notes" in r for r in records):
+            return ""
+        rounds = min(len(r["notes"]) for r in records)
+        shown = [2**k for k in range(rounds.bit_length()) if 2**k <= rounds]
+        return ", ".join(f"{statistics.fmean(r['notes'][n - 1][path] for r in records):.0f}" for n in shown)
+
+    return column
+
+
 FROM_RUNS: dict[str, Callable[[Sequence[Record]], str]] = {
     "accuracy, %": lambda records: percent(r["accuracy"] for r in records),
     "best, %": lambda records: percent(r["best"] for r in records),
@@ -313,6 +328,10 @@ FROM_RUNS: dict[str, Callable[[Sequence[Record]], str]] = {
     "server, %": servers,
     "clients' mean, %": client_means,
     **{f"kB to {x} %": moved_until(x / 100) for x in range(10, 100, 5)},
+    **{
+        f"{path.replace('_', '-')}, rounds 1, 2, 4, ...": samples_of(path)
+        for path in ("self_training", "self_distillation", "ensemble_distillation", "nobody_right")
+    },
     "top, %": lambda records: percent(max(got for _, got in r["curve"]) for r in records),
     "up, MB": lambda records: mean((r["bytes"]["up"] for r in records), 1e6),
     "down, MB": lambda records: mean((r["bytes"]["down"] for r in records), 1e6),

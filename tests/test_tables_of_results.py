@@ -301,3 +301,11 @@ def test_columns_of_servers_and_clients_are_empty_for_methods_without(tables):
 )
 def test_table_6_of_fedgems_comes_from_the_full_size_files(tables, file, kib):
     assert tables.logits_up(tables.ROOT / "experiments" / "fedgems" / f"{file}.toml") == kib
+
+
+def test_the_paths_of_a_selection_are_shown_for_every_doubling_of_rounds(tables):
+    first = {"notes": [{"self_training": n} for n in (1, 2, 3, 4, 5)]}
+    second = {"notes": [{"self_training": n} for n in (3, 4, 5, 6, 7)]}
+    column = tables.FROM_RUNS["self-training, rounds 1, 2, 4, ..."]
+    assert column([first, second]) == "2, 3, 5"
+    assert column([first, {}]) == ""
