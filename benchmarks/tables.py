@@ -71,6 +71,7 @@ class Table:
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
     seeds: tuple[int, ...] = (0,)
+    across: tuple[str, ...] = ()  # heads of columns that are experiments of their own: as many rows make one line
 
     def jobs(self, only: str | None = None) -> Iterator[Job]:
         """Seed by seed, so that a night that was too short leaves complete tables of fewer seeds."""
@@ -107,17 +108,26 @@ def declared(root: Path) -> dict[str, Table]:
     for name, entry in tomllib.loads(file.read_text()).items():
         rows = [
             Row(label, root / "experiments" / f"{experiment}.toml", *paper)
-            for label, experiment, *paper in entry["rows"]
+            for label, experiments, *paper in entry["rows"]
+            for experiment in ([experiments] if isinstance(experiments, str) else experiments)
         ]
         names = [row.name for row in rows]
         for row in rows:
             if names.count(row.name) > 1:
                 raise UserError(f"{file}: {name} has several rows {row.name}; their results would take the same place")
-        for column in entry["columns"]:
+        across = tuple(entry.get("across", ()))
+        if across and any(len(experiments) != len(across) for _, experiments in entry["rows"]):
+            raise UserError(f"{file}: every row of {name} needs {len(across)} experiments, one for each head in across")
+        for column in entry.get("columns", ()):
             if column not in (known := {**FROM_RUNS, **FROM_SETTINGS}):
                 raise UserError(f'{file}: {name} has an unknown column "{column}"; {did_you_mean(column, known)}')
         tables[name] = Table(
-            name, entry["head"], tuple(entry["columns"]), tuple(rows), tuple(entry.get("seeds", Table.seeds))
+            name,
+            entry["head"],
+            tuple(entry.get("columns", ())),
+            tuple(rows),
+            tuple(entry.get("seeds", Table.seeds)),
+            across,
         )
     return tables
 
@@ -135,6 +145,9 @@ def digest(experiment: catchment.Experiment) -> str:
         settings.pop(name, None)
     settings.get("data", {}).pop("root", None)
     settings["method"] = {"name": experiment.method["name"], **_set_apart(experiment.build_method())}
+    for key, built in (("aggregation", experiment.build_aggregator()), ("attack", experiment.build_attack())):
+        if key in settings:
+            settings[key] = {"name": getattr(experiment, key)["name"], **_set_apart(built)}
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -393,8 +406,32 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def shown_across(root: Path, table: Table) -> str:
+    """Experiments that differ in one thing side by side: the first, and the others with their relative change in %."""
+    lines, missing = [], 0
+    for start in range(0, len(table.rows), len(table.across)):
+        row = table.rows[start : start + len(table.across)]
+        found = [[finished(root, Job(table.name, cell, seed)) for seed in table.seeds] for cell in row]
+        values = [[record["accuracy"] for record in records if record is not None] for records in found]
+        missing += sum(not cell for cell in values)
+        if not any(values):
+            continue
+        cells = [percent(cell) for cell in values]
+        if values[0]:
+            first = statistics.fmean(values[0])
+            cells[1:] = [
+                f"{cell} / {100 * (statistics.fmean(value) / first - 1):+.1f}" if value else ""
+                for cell, value in zip(cells[1:], values[1:])
+            ]
+        lines.append([row[0].label, *cells])
+    left = f"\n\n{missing} of {len(table.rows)} runs are not done yet." if missing else ""
+    return markdown([table.head, *table.across], lines) + left
+
+
 def shown(root: Path, table: Table) -> str:
     """The rows of a table that have a result for their present settings, and how many have none."""
+    if table.across:
+        return shown_across(root, table)
     lines = []
     for row in table.rows:
         found = [finished(root, Job(table.name, row, seed)) for seed in table.seeds]

@@ -309,3 +309,35 @@ def test_the_paths_of_a_selection_are_shown_for_every_doubling_of_rounds(tables)
     column = tables.FROM_RUNS["self-training, rounds 1, 2, 4, ..."]
     assert column([first, second]) == "2, 3, 5"
     assert column([first, {}]) == ""
+
+
+def test_experiments_side_by_side_with_their_change(tables, root, runs):
+    """30 % after 40 % is a relative change of -25 %."""
+    (root / "benchmarks" / "tables.toml").write_text(
+        '[tiny]\nhead = "digits"\nacross = ["mean", "median"]\nrows = [["FedAvg", ["averaged", "robust"]]]\n'
+    )
+    (root / "experiments" / "robust.toml").write_text('extends = "averaged.toml"\n[aggregation]\nname = "median"')
+    table = tables.declared(root)["tiny"]
+    assert tables.shown(root, table).endswith("2 of 2 runs are not done yet.")
+    for job, accuracy in zip(table.jobs(), (0.4, 0.3)):
+        tables.keep(root, table, job, {"digest": job.digest, "accuracy": accuracy})
+    lines = ["| digits | mean | median |", "| --- | ---: | ---: |", "| FedAvg | 40.0 | 30.0 / -25.0 |"]
+    assert tables.shown(root, table).splitlines() == lines
+
+
+def test_every_row_of_experiments_side_by_side_has_all_of_them(tables, root):
+    (root / "benchmarks" / "tables.toml").write_text(
+        '[tiny]\nhead = "digits"\nacross = ["mean", "median"]\nrows = [["FedAvg", ["averaged"]]]\n'
+    )
+    with pytest.raises(UserError, match="every row of tiny needs 2 experiments"):
+        tables.declared(root)
+
+
+def test_an_attack_and_an_aggregation_count_as_settings(tables, root):
+    load = catchment.Experiment.load
+    file = root / "experiments" / "averaged.toml"
+    plain = tables.digest(load(file))
+    assert tables.digest(load(file, {"attack.name": "none"})) == plain
+    lies, default = ({"attack.name": "paf", **more} for more in ({}, {"attack.strength": 10.0}))
+    assert tables.digest(load(file, lies)) == tables.digest(load(file, default)) != plain
+    assert tables.digest(load(file, {"aggregation.name": "median"})) != plain

@@ -22,7 +22,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
-from catchment.report.reading import Record, RunFiles, labels
+from catchment.report.reading import TROUBLES, Record, RunFiles, labels
 from catchment.report.showing import BYTES, SECONDS, fitting, printable, shortened
 
 # Okabe and Ito's colours, which people with any kind of colour vision can tell apart; lines differ in form as well.
@@ -335,7 +335,7 @@ def events_per_round(runs: Sequence[RunFiles]) -> Drawing | None:
     """Replies that did not arrive as asked: of a single run by kind, of several their number."""
 
     def points(run: RunFiles) -> tuple[list[float], list[float]]:
-        return _numbers(run.rounds), [float(len(record["events"])) for record in run.rounds]
+        return _numbers(run.rounds), [float(_troubles(record).total()) for record in run.rounds]
 
     curves = [curve for curve in _curves(runs, points) if any(curve.y)]
     if not curves:
@@ -343,7 +343,7 @@ def events_per_round(runs: Sequence[RunFiles]) -> Drawing | None:
 
     def draw(axes: Axes) -> None:
         if len(runs) == 1:
-            found = [Counter(event["what"] for event in record["events"]) for record in runs[0].rounds]
+            found = [_troubles(record) for record in runs[0].rounds]
             kinds = sorted(sum(found, Counter()), key=[*EVENTS].index)
             series = {kind: [float(count[kind]) for count in found] for kind in kinds}
             _stacked(axes, curves[0].x, series, [EVENTS[kind] for kind in kinds])
@@ -359,6 +359,11 @@ def events_per_round(runs: Sequence[RunFiles]) -> Drawing | None:
         "server did not accept."
     )
     return Drawing("Lost, late, failed and refused replies", note, draw)
+
+
+def _troubles(record: Record) -> Counter[str]:
+    """What did not arrive as asked in a round, by kind."""
+    return Counter(event["what"] for event in record["events"] if event["what"] in TROUBLES)
 
 
 def virtual_time_per_round(runs: Sequence[RunFiles]) -> Drawing | None:

@@ -24,11 +24,13 @@ _MEASURED = {"server?": {"accuracy?": NUMBER}, "clients?": _SPREAD, "more?": dic
 _BYTES = {"up": int, "down": int, "evaluation": int}
 _SPENT = {"bytes": _BYTES, "seconds": NUMBER, "virtual_seconds": NUMBER}
 _MODELS = {str: {"parameters": int, "macs_per_sample": int}}
+TROUBLES = ("lost", "late", "failed", "refused")  # what did not arrive as asked
 _EVENT = {
-    "what": {"lost", "late", "failed", "refused", "attacked", "flagged"},
+    "what": {*TROUBLES, "attacked", "flagged"},
     "client": int,
     "handler": str,
     "why": str,
+    "numbers?": {str: NUMBER},
 }
 _ENTRY = {"direction": {"up", "down"}, "purpose": str, "clients": [int], "tensors": {str: int}}
 EXPERIMENT = {"name": str, "rounds": int, "method": {"name": str}, "data": {"name": str, "clients": int}}
@@ -106,6 +108,26 @@ class RunFiles:
         return "" if self.result is not None else f"unfinished: {self.done} of {self.planned} rounds"
 
     @cached_property
+    def attack(self) -> Record:
+        """Name, attackers and the strengths used, as in the result; empty if nobody lied or the run is not finished."""
+        return (self.result or {}).get("attack") or {}
+
+    @property
+    def aggregation(self) -> str:
+        """The name of the aggregation."""
+        return str(self.experiment.get("aggregation", {}).get("name", "mean"))
+
+    @cached_property
+    def flags(self) -> dict[int, list[tuple[int, str]]]:
+        """By client: the rounds in which it was flagged, and why at first."""
+        found: dict[int, dict[int, str]] = {}
+        for record in self.rounds:
+            for event in record["events"]:
+                if event["what"] == "flagged":
+                    found.setdefault(event["client"], {}).setdefault(record["round"], event["why"])
+        return {client: list(rounds.items()) for client, rounds in sorted(found.items())}
+
+    @cached_property
     def evaluated(self) -> list[Record]:
         """The rounds after which accuracy was measured."""
         return [record for record in self.rounds if record.get("accuracy") is not None]
@@ -142,7 +164,7 @@ class RunFiles:
             "bytes": {way: sum(record["bytes"][way] for record in self.rounds) for way in _BYTES},
             "seconds": sum(record["seconds"] for record in self.rounds),
             "virtual_seconds": self.rounds[-1]["virtual_seconds"] if self.rounds else 0.0,
-            **{what: events[what] for what in ("lost", "late", "failed", "refused")},
+            **{what: events[what] for what in TROUBLES},
         }
 
 

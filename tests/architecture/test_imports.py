@@ -11,8 +11,8 @@ import catchment
 ROOT = Path(catchment.__file__).parent
 TOP = {"run", "finished", "experiment", "cli", "__init__", "__main__"}  # know everything; nothing else may know them
 PURE = {
-    "models", "data", "losses", "aggregators", "averaging", "evaluate", "training", "report", "names", "randomness", "errors",
-    "optimizers", "export", "spool", "process",
+    "models", "data", "losses", "aggregators", "averaging", "evaluate", "training", "report", "names", "randomness",
+    "errors", "optimizers", "export", "spool", "process",
 }  # fmt: skip
 MESSAGES_ONLY = {"costs", "codecs", "attacks", "inspection"}
 
