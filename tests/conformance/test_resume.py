@@ -27,6 +27,8 @@ CASES = {
     "fedmd": {"rounds": 14, **PHONES},
     "dsfl": {"rounds": 14, **TROUBLE},
     "feddf, two architectures": {"rounds": 14},
+    "fedgkt, poisoned": {"rounds": 12, **TROUBLE},
+    "splitfed, label-flip": {"rounds": 8},
     "centralized": {"rounds": 20},
     "broadcast": {"rounds": 20, "workers": 2, "participation": {"fraction": 0.4}},
 }
