@@ -74,13 +74,14 @@ class Seen:
         """
         own = self.own.tensors[name]
         theirs = [message.tensors[name] for message in self.honest if name in message.tensors]
-        same = [tensor.double() for tensor in theirs if tensor.shape == own.shape]
-        if same and self.alike:
-            stacked = torch.stack(same)
-        else:
-            rows = [tensor.double() for tensor in theirs or [own] if tensor.ndim and tensor.shape[1:] == own.shape[1:]]
-            stacked = torch.cat(rows) if any(map(len, rows)) else own.double().unsqueeze(0)
-        return stacked.mean(dim=0).expand_as(own), stacked.std(dim=0, correction=0).expand_as(own)
+        parts = [tensor.unsqueeze(0) for tensor in theirs if tensor.shape == own.shape]
+        if not parts or not self.alike:
+            rows = [tensor for tensor in theirs or [own] if tensor.ndim and tensor.shape[1:] == own.shape[1:]]
+            parts = rows if any(map(len, rows)) else [own.unsqueeze(0)]
+        count = sum(map(len, parts))  # reply by reply, as features of all at once would be large
+        mean = sum((part.sum(dim=0, dtype=torch.float64) for part in parts), torch.zeros(())) / count
+        square = sum(((part.double() - mean).square().sum(dim=0) for part in parts), torch.zeros(())) / count
+        return mean.expand_as(own), square.sqrt().expand_as(own)
 
     def signs(self, name: str) -> Tensor:
         """A direction, plus or minus one for each number: the same in every round and for all attackers."""
