@@ -34,11 +34,13 @@ from typing import Any
 
 import catchment
 from catchment.checkpoint import write_atomically
+from catchment.costs import formulas
 from catchment.data import SOURCES
 from catchment.data.splits import find_split
 from catchment.errors import CatchmentError, UserError
 from catchment.models import build, feature_shape
 from catchment.names import did_you_mean
+from catchment.report import RunFiles
 
 ROOT = Path(__file__).parents[1]
 Record = dict[str, Any]
@@ -69,6 +71,7 @@ class Table:
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
     seeds: tuple[int, ...] = (0,)
+    across: tuple[str, ...] = ()  # heads of columns that are experiments of their own: as many rows make one line
 
     def jobs(self, only: str | None = None) -> Iterator[Job]:
         """Seed by seed, so that a night that was too short leaves complete tables of fewer seeds."""
@@ -105,17 +108,26 @@ def declared(root: Path) -> dict[str, Table]:
     for name, entry in tomllib.loads(file.read_text()).items():
         rows = [
             Row(label, root / "experiments" / f"{experiment}.toml", *paper)
-            for label, experiment, *paper in entry["rows"]
+            for label, experiments, *paper in entry["rows"]
+            for experiment in ([experiments] if isinstance(experiments, str) else experiments)
         ]
         names = [row.name for row in rows]
         for row in rows:
             if names.count(row.name) > 1:
                 raise UserError(f"{file}: {name} has several rows {row.name}; their results would take the same place")
-        for column in entry["columns"]:
+        across = tuple(entry.get("across", ()))
+        if across and any(len(experiments) != len(across) for _, experiments in entry["rows"]):
+            raise UserError(f"{file}: every row of {name} needs {len(across)} experiments, one for each head in across")
+        for column in entry.get("columns", ()):
             if column not in (known := {**FROM_RUNS, **FROM_SETTINGS}):
                 raise UserError(f'{file}: {name} has an unknown column "{column}"; {did_you_mean(column, known)}')
         tables[name] = Table(
-            name, entry["head"], tuple(entry["columns"]), tuple(rows), tuple(entry.get("seeds", Table.seeds))
+            name,
+            entry["head"],
+            tuple(entry.get("columns", ())),
+            tuple(rows),
+            tuple(entry.get("seeds", Table.seeds)),
+            across,
         )
     return tables
 
@@ -133,6 +145,9 @@ def digest(experiment: catchment.Experiment) -> str:
         settings.pop(name, None)
     settings.get("data", {}).pop("root", None)
     settings["method"] = {"name": experiment.method["name"], **_set_apart(experiment.build_method())}
+    for key, built in (("aggregation", experiment.build_aggregator()), ("attack", experiment.build_attack())):
+        if key in settings:
+            settings[key] = {"name": getattr(experiment, key)["name"], **_set_apart(built)}
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -227,12 +242,16 @@ def perform(root: Path, job: Job, again: bool = False) -> Record:
     if begun.exists() and (again or digest(catchment.Experiment.load(begun)) != job.digest):
         shutil.rmtree(directory)
     result = catchment.resume(directory) if begun.exists() else catchment.run(job.experiment, directory)
+    run = RunFiles.read(directory)
     clients = (result["clients"] or {}).get("accuracy")
     return {
         "digest": job.digest,
         "accuracy": result["accuracy"],
         "best": result["best"]["accuracy"],
-        "clients": clients and {"min": clients["min"], "max": clients["max"]},
+        "server": (result["server"] or {}).get("accuracy"),
+        "clients": clients and {"min": clients["min"], "max": clients["max"], "mean": clients["mean"]},
+        "curve": run.curve,
+        **({"notes": notes} if (notes := [r["notes"] for r in run.rounds if r.get("notes")]) else {}),
         "more": result["more"],
         "bytes": result["bytes"],
         "virtual_seconds": result["virtual_seconds"],
@@ -281,13 +300,56 @@ def edge_models(records: Sequence[Record]) -> str:
     return percent(r["more"]["edge_accuracy"] for r in records if "edge_accuracy" in r["more"])
 
 
+def client_means(records: Sequence[Record]) -> str:
+    """Mean over clients, mean over seeds; empty for methods without."""
+    return percent(r["clients"]["mean"] for r in records if r["clients"])
+
+
+def servers(records: Sequence[Record]) -> str:
+    """The server's own model; empty for methods without."""
+    return percent(r["server"] for r in records if r["server"] is not None)
+
+
+def moved_until(accuracy: float) -> Callable[[Sequence[Record]], str]:
+    """ComU@x, mean over the seeds; empty if not all of them got so far."""
+
+    def column(records: Sequence[Record]) -> str:
+        first = [next((moved for moved, got in r["curve"] if got >= accuracy), None) for r in records]
+        return "" if None in first else mean((moved for moved in first if moved is not None), 1e3)
+
+    return column
+
+
+def samples_of(path: str) -> Callable[[Sequence[Record]], str]:
+    """How many samples took a path of FedGEMS' selection in the first, second, fourth, ... round; mean over seeds."""
+
+    def column(records: Sequence[Record]) -> str:
+        if not all("notes" in r for r in records):
+            return ""
+        rounds = min(len(r["notes"]) for r in records)
+        shown = [2**k for k in range(rounds.bit_length()) if 2**k <= rounds]
+        return ", ".join(f"{statistics.fmean(r['notes'][n - 1][path] for r in records):.0f}" for n in shown)
+
+    return column
+
+
 FROM_RUNS: dict[str, Callable[[Sequence[Record]], str]] = {
     "accuracy, %": lambda records: percent(r["accuracy"] for r in records),
     "best, %": lambda records: percent(r["best"] for r in records),
     "clients, %": worst_and_best_client,
     "edge model, %": edge_models,
+    "server, %": servers,
+    "clients' mean, %": client_means,
+    **{f"kB to {x} %": moved_until(x / 100) for x in range(10, 100, 5)},
+    **{
+        f"{path.replace('_', '-')}, rounds 1, 2, 4, ...": samples_of(path)
+        for path in ("self_training", "self_distillation", "ensemble_distillation", "nobody_right")
+    },
+    "top, %": lambda records: percent(max(got for _, got in r["curve"]) for r in records),
     "up, MB": lambda records: mean((r["bytes"]["up"] for r in records), 1e6),
     "down, MB": lambda records: mean((r["bytes"]["down"] for r in records), 1e6),
+    "up, kB": lambda records: mean((r["bytes"]["up"] for r in records), 1e3),
+    "down, kB": lambda records: mean((r["bytes"]["down"] for r in records), 1e3),
     "virtual minutes": lambda records: mean((r["virtual_seconds"] for r in records), 60),
     "minutes": lambda records: mean((r["seconds"] for r in records), 60),
 }  # fmt: skip
@@ -310,11 +372,27 @@ def equation_bytes(file: Path) -> int:
     return 4 * sizes * (experiment.data.train or samples) * epochs
 
 
+def logits_up(file: Path) -> float | None:
+    """KiB of the logits of all clients on all public samples (FedGEMS, Table 6); None if that is not what travels."""
+    experiment = catchment.Experiment.load(file)
+    if experiment.method["name"] not in ("cronus", "dsfl", "fedgem", "fedmd"):
+        return None
+    samples, classes = IMAGES[experiment.data.name]
+    public = round((experiment.data.train or samples) * (experiment.data.public or 0.0))
+    return formulas.fedmd(experiment.data.clients, public, classes).up / 1024
+
+
+def full_size(row: Row) -> Path:
+    """The file of a row at the paper's scale."""
+    return row.file.with_stem(row.name.removesuffix("-small"))
+
+
 FROM_SETTINGS: dict[str, Callable[[Row], str]] = {
     "paper, %": lambda row: row.paper,
     "equation, MB": lambda row: f"{equation_bytes(row.file) / 1e6:,.1f}",
-    "equation at the paper's scale, GB": lambda row: (
-        f"{equation_bytes(row.file.with_stem(row.name.removesuffix('-small'))) / 1e9:,.0f}"
+    "equation at the paper's scale, GB": lambda row: f"{equation_bytes(full_size(row)) / 1e9:,.0f}",
+    "logits up at the paper's scale, KiB a round": lambda row: (
+        "" if (size := logits_up(full_size(row))) is None else f"{size:,.1f}"
     ),
 }
 
@@ -328,8 +406,32 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def shown_across(root: Path, table: Table) -> str:
+    """Experiments that differ in one thing side by side: the first, and the others with their relative change in %."""
+    lines, missing = [], 0
+    for start in range(0, len(table.rows), len(table.across)):
+        row = table.rows[start : start + len(table.across)]
+        found = [[finished(root, Job(table.name, cell, seed)) for seed in table.seeds] for cell in row]
+        values = [[record["accuracy"] for record in records if record is not None] for records in found]
+        missing += sum(not cell for cell in values)
+        if not any(values):
+            continue
+        cells = [percent(cell) for cell in values]
+        if values[0]:
+            first = statistics.fmean(values[0])
+            cells[1:] = [
+                f"{cell} / {100 * (statistics.fmean(value) / first - 1):+.1f}" if value else ""
+                for cell, value in zip(cells[1:], values[1:])
+            ]
+        lines.append([row[0].label, *cells])
+    left = f"\n\n{missing} of {len(table.rows)} runs are not done yet." if missing else ""
+    return markdown([table.head, *table.across], lines) + left
+
+
 def shown(root: Path, table: Table) -> str:
     """The rows of a table that have a result for their present settings, and how many have none."""
+    if table.across:
+        return shown_across(root, table)
     lines = []
     for row in table.rows:
         found = [finished(root, Job(table.name, row, seed)) for seed in table.seeds]

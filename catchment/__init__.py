@@ -6,6 +6,8 @@ from catchment.process import set_up
 
 set_up()  # before PyTorch is imported
 
+from catchment.aggregators import Aggregator
+from catchment.attacks import Attack
 from catchment.client import Client
 from catchment.data import Batch, Dataset, Normalisation, Samples
 from catchment.errors import CatchmentError, RunError, UserError
@@ -21,6 +23,8 @@ from catchment.training import Weights, fit
 from catchment.transports.devices import Device
 
 __all__ = [
+    "Aggregator",
+    "Attack",
     "Batch",
     "CatchmentError",
     "Client",

@@ -33,12 +33,7 @@ class WeightedMean:
             }
             self._dtypes = {name: tensor.dtype for name, tensor in tensors.items()}
         else:
-            shapes = {name: tensor.shape for name, tensor in tensors.items()}
-            if shapes != (known := {name: total.shape for name, total in self._sums.items()}):
-                wrong = sorted(name for name in shapes.keys() | known.keys() if shapes.get(name) != known.get(name))
-                raise ModelError(
-                    f"tensors to average have other names or shapes than the first: {', '.join(wrong[:4])}"
-                )
+            check_alike(tensors, self._sums)
             for name, total in self._sums.items():
                 tensor = tensors[name]
                 if _is_count(tensor):
@@ -55,6 +50,14 @@ class WeightedMean:
             name: total.clone() if _is_count(total) else (total / self.weight).to(self._dtypes[name])
             for name, total in self._sums.items()
         }
+
+
+def check_alike(tensors: Mapping[str, Tensor], first: Mapping[str, Tensor]) -> None:
+    """Refuse tensors that cannot be averaged with the first ones."""
+    shapes = {name: tensor.shape for name, tensor in tensors.items()}
+    if shapes != (known := {name: tensor.shape for name, tensor in first.items()}):
+        wrong = sorted(name for name in shapes.keys() | known.keys() if shapes.get(name) != known.get(name))
+        raise ModelError(f"tensors to average have other names or shapes than the first: {', '.join(wrong[:4])}")
 
 
 def _wide(tensor: Tensor) -> Tensor:

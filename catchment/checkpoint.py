@@ -185,6 +185,10 @@ class Checkpoints:
             tensors[f"arrived/{number}/request"] = _bytes_tensor(request)
             tensors[f"arrived/{number}/response"] = _bytes_tensor(response)
         memories = {client: flatten(memory, f"memory/{client}", tensors) for client, memory in fleet.memories.items()}
+        profiles = {
+            client: flatten(profile, f"profile/{client}", tensors) for client, profile in fleet.profiles.items()
+        }
+        meta["profiles"] = list(profiles.items())
         meta["codecs"] = {"memories": list(memories.items()), "answered": list(fleet.answered.items())}
         message = Message(tensors, {"meta": json.dumps(meta)})
         write_atomically(self._directory / f"round-{round:06d}.safetensors", streamed(message, spools))
@@ -250,6 +254,7 @@ class Checkpoints:
             arrived=arrived,
             memories=memories,
             answered=dict(meta["codecs"]["answered"]),
+            profiles={client: unflatten(form, tensors, None) for client, form in meta.get("profiles", ())},
             transport=transport,
         )
         loaded = Loaded(meta["round"], tensors, meta["state"], fleet, meta["progress"])

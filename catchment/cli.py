@@ -16,6 +16,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table
 
 from catchment import __version__, data, models, optimizers
+from catchment.aggregators import AGGREGATORS
+from catchment.attacks import ATTACKS
 from catchment.codecs.rules import STAGES
 from catchment.errors import CatchmentError, UserError
 from catchment.experiment import METHODS, Experiment, parse_setting
@@ -162,6 +164,9 @@ def list_names(
     table.add_row("optimizer.*.name", ", ".join(optimizers.NAMES))
     table.add_row("devices.profile", ", ".join(DEVICES))
     table.add_row("wire.codecs", "PATTERN=CHAIN of " + ", ".join(STAGES))
+    table.add_row("aggregation.name", ", ".join(AGGREGATORS))
+    table.add_row("attack.name", "none, " + ", ".join(ATTACKS))
+    table.add_row("inspection.action", "none, flag, drop")
     table.add_row("engine", "inprocess, flower")
     console.print(table)
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from catchment.data import Normalisation, Samples, batches
+from catchment.data import Batch, Normalisation, Samples, batches
 
 EVALUATION_BATCH = 500
 
@@ -47,3 +47,13 @@ def evaluate(
         model.train(training)
     count = max(len(samples), 1)
     return Score(correct / count, loss / count, len(samples))
+
+
+def predict(model: nn.Module, batches: Iterable[Batch], classes: int) -> Tensor:
+    """Logits `[n, classes]` of a model in eval mode, batch after batch; its mode is restored."""
+    training = model.training
+    model.eval()
+    with torch.no_grad():
+        parts = [model(batch.images).cpu() for batch in batches]
+    model.train(training)
+    return torch.cat(parts) if parts else torch.empty(0, classes)

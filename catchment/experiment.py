@@ -20,10 +20,13 @@ import tomli_w
 import torch
 
 from catchment import data
+from catchment.aggregators import AGGREGATORS, Aggregator, Mean
+from catchment.attacks import ATTACKS, Attack, Intrusion, SignFlip
 from catchment.codecs import Wire
 from catchment.data import Division
 from catchment.data.augment import check as check_augmentations
 from catchment.errors import ExperimentError, at_least
+from catchment.inspection import Inspection
 from catchment.method import Method
 from catchment.names import did_you_mean, resolve
 from catchment.optimizers import OptimizerSettings
@@ -34,13 +37,24 @@ from catchment.world import World
 
 METHODS = {
     "centralized": "catchment.methods.centralized:Centralized",
+    "cronus": "catchment.methods.cronus:Cronus",
+    "dsfl": "catchment.methods.dsfl:DSFL",
     "fedavg": "catchment.methods.fedavg:FedAvg",
+    "feddf": "catchment.methods.feddf:FedDF",
+    "fedgem": "catchment.methods.fedgem:FedGEM",
+    "fedgems": "catchment.methods.fedgem:FedGEMS",
     "fedgkt": "catchment.methods.fedgkt:FedGKT",
+    "fedmd": "catchment.methods.fedmd:FedMD",
     "fedprox": "catchment.methods.fedprox:FedProx",
     "split": "catchment.methods.split:Split",
     "splitfed": "catchment.methods.splitfed:SplitFed",
     "standalone": "catchment.methods.standalone:Standalone",
 }
+_DEFAULTS = {
+    "method": "fedavg",
+    "aggregation": "mean",
+    "attack": "none",
+}  # names of tables whose name says which other keys they have
 T = TypeVar("T")
 
 
@@ -165,7 +179,7 @@ class Experiment:
     strict: bool = False  # every message and every client state through bytes
     device: str = "cpu"
     path: str | None = None  # folder of the user's own modules; the file's folder if not given
-    method: dict[str, Any] = field(default_factory=lambda: {"name": "fedavg"})
+    method: dict[str, Any] = field(default_factory=lambda: {"name": _DEFAULTS["method"]})
     data: DataSettings = field(default_factory=DataSettings)
     models: ModelSettings = field(default_factory=ModelSettings)
     optimizer: OptimizerTables = field(default_factory=OptimizerTables)
@@ -173,6 +187,9 @@ class Experiment:
     devices: DeviceSettings = field(default_factory=DeviceSettings)
     faults: Faults = field(default_factory=Faults)
     wire: WireSettings = field(default_factory=WireSettings)
+    aggregation: dict[str, Any] = field(default_factory=lambda: {"name": _DEFAULTS["aggregation"]})
+    attack: dict[str, Any] = field(default_factory=lambda: {"name": _DEFAULTS["attack"]})
+    inspection: Inspection = field(default_factory=Inspection)
     flower: FlowerSettings = field(default_factory=FlowerSettings)
     evaluation: Every = field(default_factory=Every)
     checkpoint: Every = field(default_factory=Every)
@@ -231,10 +248,12 @@ class Experiment:
                 if not isinstance(place, dict):
                     raise ExperimentError(f"{key} cannot be set: {parent} is a value, not a table")
             place[last] = value
-        if isinstance(method := merged.setdefault("method", {}), dict):
-            method.setdefault("name", "fedavg")
+        for key, name in _DEFAULTS.items():
+            if isinstance(named := merged.setdefault(key, {}), dict):
+                named.setdefault("name", name)
         experiment = _read(Experiment, merged, "")
-        return dataclasses.replace(experiment, method=experiment.to_dict()["method"])
+        complete = experiment.to_dict()
+        return dataclasses.replace(experiment, **{key: complete[key] for key in _DEFAULTS})
 
     @staticmethod
     def from_toml(text: str) -> Experiment:
@@ -254,7 +273,10 @@ class Experiment:
     def to_dict(self) -> dict[str, Any]:
         """Every setting, the method's defaults included; None is left out, as TOML has no such value."""
         table = _plain(dataclasses.asdict(self))
-        table["method"] = {"name": self.method.get("name", "fedavg"), **_plain(dataclasses.asdict(self.build_method()))}  # type: ignore[call-overload]
+        built = {"method": self.build_method(), "aggregation": self.build_aggregator(), "attack": self.build_attack()}
+        for key, thing in built.items():
+            options = {} if thing is None else _plain(dataclasses.asdict(thing))  # type: ignore[arg-type]
+            table[key] = {"name": getattr(self, key).get("name", _DEFAULTS[key]), **options}
         return typing.cast(dict[str, Any], table)
 
     def to_toml(self) -> str:
@@ -265,15 +287,31 @@ class Experiment:
 
     def build_method(self) -> Method[Any]:
         """The method with its hyper-parameters."""
+        return self._named("method", Method, METHODS)  # type: ignore[type-abstract]
+
+    def build_aggregator(self) -> Aggregator:
+        """What the method averages uploads with."""
+        return self._named("aggregation", Aggregator, AGGREGATORS)  # type: ignore[type-abstract]
+
+    def build_attack(self) -> Attack | None:
+        """What the attackers do, if there are any."""
+        if self.attack.get("name", "none") == "none":
+            return None
+        return self._named("attack", Attack, {**ATTACKS, "none": None})
+
+    def _named(self, key: str, kind: type[T], builtin: Mapping[str, Any]) -> T:
+        """What a table stands for whose `name` says which other keys it has."""
         self._see_own_modules()
-        table = dict(self.method)
-        name = table.pop("name", "fedavg")
+        table = dict(getattr(self, key))
+        name = table.pop("name", _DEFAULTS[key])
         if not isinstance(name, str):
-            raise ExperimentError(f'method.name is {_said(name)}; text in quotes is expected, such as "fedavg"')
-        kind = resolve("method", name, METHODS)
-        if not (isinstance(kind, type) and issubclass(kind, Method) and dataclasses.is_dataclass(kind)):
-            raise ExperimentError(f'method "{name}" must be a subclass of catchment.Method and a dataclass')
-        return typing.cast(Method[Any], _read(kind, table, "method"))
+            raise ExperimentError(
+                f'{key}.name is {_said(name)}; text in quotes is expected, such as "{_DEFAULTS[key]}"'
+            )
+        found = resolve(key, name, builtin)
+        if not (isinstance(found, type) and issubclass(found, kind) and dataclasses.is_dataclass(found)):
+            raise ExperimentError(f'{key} "{name}" must be a subclass of catchment.{kind.__name__} and a dataclass')
+        return typing.cast(T, _read(found, table, key))
 
     def build_world(self, division: Division | None = None) -> World:
         """Data, models and method; every mismatch that can be found before training is found here.
@@ -283,6 +321,9 @@ class Experiment:
         self._see_own_modules()
         d = self.data
         division = self._divide() if division is None else division
+        attack = self.build_attack()
+        intrusion = None if attack is None else Intrusion.plan(attack, d.clients, self.seed)
+        division = division if intrusion is None else intrusion.poison(division)
         client = self.models.client
         world = World(
             seed=self.seed,
@@ -295,7 +336,20 @@ class Experiment:
             augment=d.augment,
             device=_device(self.device),
             wire=Wire.parse(self.wire.codecs),
+            aggregator=self.build_aggregator(),
+            intrusion=intrusion,
+            inspection=self.inspection,
         )
+        if isinstance(attack, SignFlip) and attack.around == "request" and world.wire.remembers("down"):
+            raise ExperimentError(
+                'attack.around is "request", which the server does not keep where wire.codecs has delta or feedback '
+                'downwards; set attack.around = "zero", or use a codec without memory'
+            )
+        if not world.method.aggregates and world.aggregator != Mean():
+            raise ExperimentError(
+                f'aggregation.name is "{self.aggregation["name"]}", but {self.method["name"]} does not average what '
+                "clients send; leave [aggregation] out"
+            )
         check_augmentations(d.augment)
         world.check_models()
         world.method.check(world)
@@ -376,7 +430,7 @@ def parse_setting(text: str) -> tuple[str, Any]:
 # ---- files to tables --------------------------------------------------------------------------------------------
 
 # Their `name` says what the other keys mean: under another name they start afresh.
-_NAMED = ("method", "data.partition", "optimizer.client", "optimizer.server")
+_NAMED = ("method", "aggregation", "attack", "data.partition", "optimizer.client", "optimizer.server")
 
 
 def _read_file(path: Path, users: tuple[Path, ...] = ()) -> dict[str, Any]:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from catchment.attacks import Intrusion
 from catchment.client import HOLDS
 from catchment.codecs import Memory, Wire
 from catchment.costs.ledger import Ledger
-from catchment.errors import ProtocolError, RunError, WireError
+from catchment.errors import ExperimentError, ProtocolError, RunError, WireError
+from catchment.inspection import Inspection, Profile
 from catchment.message import TRAINING, Message, Payload, Request, Response
 from catchment.method import Method, contract
 from catchment.randomness import numpy_generator
@@ -71,6 +73,8 @@ class Fleet:
         directory: Path | None = None,
         fraction: float = 1.0,
         deadline: float | None = None,
+        intrusion: Intrusion | None = None,
+        inspection: Inspection | None = None,
     ) -> None:
         self.round = 0
         self.counts = Counts()
@@ -83,6 +87,9 @@ class Fleet:
         self._directory = directory  # for what the codecs remember, if it is large
         self._memories: dict[int, Memory] = {}  # of the codecs, by client
         self._answered: dict[int, int] = {}  # by client: the last request that it has surely seen
+        self._intrusion = intrusion
+        self._inspection = inspection or Inspection()
+        self._profiles: dict[int, Profile] = {}  # of the inspection, by client
         self._seed = seed
         self._fraction = fraction
         self._deadline = FOREVER if deadline is None else deadline
@@ -148,6 +155,11 @@ class Fleet:
         """The first half of `ask`: replies come through `arrivals`, in this round or a later one."""
         if self._purpose != TRAINING:
             raise ProtocolError("send inside aside: evaluation must not leave requests behind; use ask")
+        if self._intrusion is not None and self._intrusion.attack.needs_honest:
+            raise ExperimentError(
+                f"{type(self._intrusion.attack).__name__} is made from the honest replies to the same question, and an "
+                "asynchronous method asks each client its own; use sign-flip or label-flip"
+            )
         self._push(handler, bodies)
 
     def arrivals(
@@ -173,7 +185,12 @@ class Fleet:
                 if ready.request.handler != name:
                     self._arrived.append(ready)
                     continue
-            reply = self._open(handler, ready)
+            message = self._opened(ready)
+            if message is not None and self._lies(ready.request):
+                message = self._lie(ready, message, {})
+            if self._inspection.action != "none":
+                [(_, message)] = self._inspected([(ready, message)])
+            reply = self._reply(handler, ready, message)
             if reply is not None:
                 taken += 1
                 yield reply
@@ -261,14 +278,18 @@ class Fleet:
         """A reply's body as the client meant it."""
         if request.aside or not self._wire.touches("up"):
             return message
-        base = request.body
-        if self._wire.touches("down") and not self._wire.remembers("down"):
-            base, _ = self._wire.decode(base, "down", {}, number=request.sequence)
         memory = self._memories.get(request.client, {})
+        base = self._meant(request)
         message, memory = self._wire.decode(message, "up", memory, number=request.sequence, base=base)
         if self._wire.remembers("up"):
             self._remember(request.client, memory)
         return message
+
+    def _meant(self, request: Request) -> Message:
+        """A request's body before it was coded, where the codec needs no memory to tell."""
+        if not self._wire.touches("down") or self._wire.remembers("down"):
+            return request.body
+        return self._wire.decode(request.body, "down", {}, number=request.sequence)[0]
 
     def _remember(self, client: int, memory: Memory) -> None:
         """Keep what the codecs know of a client: large tensors on the disk, as they are as many as the clients."""
@@ -281,34 +302,63 @@ class Fleet:
     def _collect(
         self, handler: Callable[..., Answered], requests: list[Request], until: float, in_order: bool
     ) -> Iterator[Reply[Answered]]:
-        wanted = {(request.aside, request.client) for request in requests}
         order = [request.client for request in requests]
         turn = 0
         early: dict[int, Reply[Answered] | None] = {}
-        try:
-            while wanted:
-                arrival = self._receive(until)
-                if arrival is None:
-                    break
-                key = (arrival.request.aside, arrival.request.client)
-                if arrival.late or key not in wanted:
-                    self._arrived.append(arrival)
-                    continue
-                wanted.discard(key)
-                reply = self._open(handler, arrival)
+        with closing(self._heard(handler, requests, until)) as heard:
+            for client, reply in heard:
                 if not in_order:
                     if reply is not None:
                         yield reply
                     continue
-                early[arrival.request.client] = reply
+                early[client] = reply
                 while turn < len(order) and order[turn] in early:
                     reply = early.pop(order[turn])
                     turn += 1
                     if reply is not None:
                         yield reply
-            for client in order[turn:]:
-                if (reply := early.pop(client, None)) is not None:
-                    yield reply
+        for client in order[turn:]:
+            if (reply := early.pop(client, None)) is not None:
+                yield reply
+
+    def _heard(
+        self, handler: Callable[..., Answered], requests: list[Request], until: float
+    ) -> Generator[tuple[int, Reply[Answered] | None]]:
+        """What an ask brings, by client, as it comes; all at the end if it is inspected."""
+        with closing(self._told(requests, until)) as told:
+            said: Iterable[tuple[_Arrival, Message | None]] = told
+            if self._inspection.action != "none" and self._purpose == TRAINING:
+                said = self._inspected(list(told))
+            for arrival, message in said:
+                yield arrival.request.client, self._reply(handler, arrival, message)
+
+    def _told(self, requests: list[Request], until: float) -> Generator[tuple[_Arrival, Message | None]]:
+        """What clients say as it comes; attackers wait until they have seen the others."""
+        honest: dict[int, Message] = {}
+        waiting: dict[int, tuple[_Arrival, Message]] = {}
+        with closing(self._awaited(requests, until)) as arrivals:
+            for arrival in arrivals:
+                client, message = arrival.request.client, self._opened(arrival)
+                if message is not None and self._lies(arrival.request):
+                    waiting[client] = arrival, message
+                    continue
+                if message is not None and self._intrusion and self._intrusion.attack.needs_honest:
+                    honest[client] = message
+                yield arrival, message
+        for place, (_, (arrival, message)) in enumerate(sorted(waiting.items())):
+            yield arrival, self._lie(arrival, message, honest, place, len(waiting))
+
+    def _awaited(self, requests: list[Request], until: float) -> Generator[_Arrival]:
+        """The responses to these requests that come in time; what comes for others is put aside."""
+        wanted = {(request.aside, request.client) for request in requests}
+        try:
+            while wanted and (arrival := self._receive(until)) is not None:
+                key = (arrival.request.aside, arrival.request.client)
+                if arrival.late or key not in wanted:
+                    self._arrived.append(arrival)
+                    continue
+                wanted.discard(key)
+                yield arrival
         finally:
             for request in requests:
                 if (request.aside, request.client) in wanted:
@@ -339,25 +389,79 @@ class Fleet:
                 self._event("late", request, f"asked in round {request.round}")
             return _Arrival(request, response, late)
 
-    def _open(self, handler: Callable[..., Answered], arrival: _Arrival) -> Reply[Answered] | None:
-        """The reply in a response; None, counted, if there is nothing in it."""
+    def _opened(self, arrival: _Arrival) -> Message | None:
+        """What a response says; None, counted, if there is nothing in it."""
         request, response, _ = arrival
-        why, failed = response.error, response.failed
-        if response.body is not None:
-            try:
-                message = self._decode(request, response.body)
-                body = contract(type(self._method), request.handler).reply.unpack(message)
-                self._tally.answered += 1
-                return Reply(request.client, request.round, body, request.handler)  # type: ignore[arg-type]
-            except WireError as error:
-                why, failed = str(error), True
+        if response.body is None:
+            self._missed(request, response.error, response.failed)
+            return None
+        try:
+            return self._decode(request, response.body)
+        except WireError as error:
+            self._missed(request, str(error), failed=True)
+            return None
+
+    def _reply(
+        self, handler: Callable[..., Answered], arrival: _Arrival, message: Message | None
+    ) -> Reply[Answered] | None:
+        """What the method gets; None, counted, if the message does not hold it."""
+        if message is None:
+            return None
+        request = arrival.request
+        try:
+            body = contract(type(self._method), request.handler).reply.unpack(message)
+        except WireError as error:
+            self._missed(request, str(error), failed=True)
+            return None
+        self._tally.answered += 1
+        return Reply(request.client, request.round, body, request.handler)  # type: ignore[arg-type]
+
+    def _missed(self, request: Request, why: str, failed: bool) -> None:
+        """Count a reply that there is not."""
         if failed:
             self.counts.failed += 1
             self._tally.reasons.append(f"client {request.client}: {why}")
         else:
             self.counts.lost += 1
         self._event("failed" if failed else "lost", request, why)
-        return None
+
+    def _lies(self, request: Request) -> bool:
+        """Whether the reply to a request is an attacker's to change."""
+        return self._intrusion is not None and not request.aside and request.client in self._intrusion.attackers
+
+    def _lie(
+        self, arrival: _Arrival, own: Message, honest: Mapping[int, Message], place: int = 0, attackers: int = 1
+    ) -> Message:
+        """What an attacker sends in place of its own reply, noted once a round."""
+        assert self._intrusion is not None
+        request = arrival.request
+        lie = self._intrusion.lie(own, honest, self._meant(request), place, attackers)
+        if lie is not own:
+            numbers = self._intrusion.attack.numbers(len(honest), attackers)
+            said = ", ".join(f"{name} {number:.4g}" for name, number in numbers.items())
+            why = f"{said}; saw {len(honest)} honest replies"
+            event = {"what": "attacked", "client": request.client, "handler": request.handler, "why": why}
+            if (event := {**event, "numbers": numbers}) not in self.events:
+                self.events.append(event)
+        return lie
+
+    def _inspected(self, said: list[tuple[_Arrival, Message | None]]) -> list[tuple[_Arrival, Message | None]]:
+        """The same, less what is to be dropped; who stands out is noted once a round."""
+        uploads = {arrival.request.client: message for arrival, message in said if message is not None}
+        reasons, self._profiles = self._inspection.judge(uploads, self._profiles)
+        drop = self._inspection.action == "drop"
+        for arrival, _ in said:
+            request = arrival.request
+            why = reasons.get(request.client)
+            if why is None:
+                continue
+            if drop:
+                self.counts.refused += 1
+                self._tally.reasons.append(f"client {request.client}: dropped, {why}")
+            noted = ("flagged", request.client, request.handler)
+            if noted not in {(event["what"], event["client"], event["handler"]) for event in self.events}:
+                self._event("flagged", request, f"{why}; {'dropped' if drop else 'kept'}")
+        return [(arrival, None if drop and arrival.request.client in reasons else body) for arrival, body in said]
 
     def _event(self, what: str, request: Request, why: str) -> None:
         self.events.append({"what": what, "client": request.client, "handler": request.handler, "why": why})
@@ -389,6 +493,7 @@ class Fleet:
             arrived=[(a.request.to_bytes(), a.response.to_bytes(), a.late) for a in self._arrived],
             memories=self._memories,
             answered=self._answered,
+            profiles=self._profiles,
             transport=self._transport.snapshot(self._uncovered()),
         )
 
@@ -404,6 +509,7 @@ class Fleet:
         self._life = snapshot.life + 1
         self._memories = dict(snapshot.memories)
         self._answered = dict(snapshot.answered)
+        self._profiles = dict(snapshot.profiles)
         self._arrived = [
             _Arrival(Request.from_bytes(request), Response.from_bytes(response), late)
             for request, response, late in snapshot.arrived
@@ -442,3 +548,4 @@ class FleetSnapshot:
     transport: Snapshot
     memories: dict[int, Memory] = field(default_factory=dict)  # of the codecs, by client
     answered: dict[int, int] = field(default_factory=dict)  # by client: the last request that it has surely seen
+    profiles: dict[int, Profile] = field(default_factory=dict)  # of the inspection, by client

@@ -44,6 +44,7 @@ class Method(ABC, Generic[State]):
 
     persistent: ClassVar[tuple[str, ...]] = ()
     takes_features: ClassVar[bool] = False  # the server's model goes on from the clients' features
+    aggregates: ClassVar[bool] = False  # uses `server.aggregator`, so that another than the mean can be chosen
 
     def check(self, world: World) -> None:
         """Refuse, before anything runs, a world in which this method cannot work."""

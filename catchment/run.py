@@ -115,6 +115,8 @@ class _Run:
             directory=directory,
             fraction=experiment.participation.fraction,
             deadline=experiment.participation.deadline,
+            intrusion=world.intrusion,
+            inspection=world.inspection,
         )
         self.checkpoints = None if directory is None else Checkpoints(directory / "checkpoints")
         self.rounds = _Lines(None if directory is None else directory / "rounds.jsonl")
@@ -157,6 +159,7 @@ class _Run:
         last = number == self.experiment.rounds
         self.server.round = number
         self.server.history = [record["accuracy"] for record in self.rounds.all() if "accuracy" in record]
+        self.server.notes = {}
         self.fleet.begin_round(number)
         if number == 1:
             self.fleet.watch = self._remember_first
@@ -173,6 +176,7 @@ class _Run:
         record = {
             "round": number,
             **_measured(metrics),
+            **({"notes": self.server.notes} if self.server.notes else {}),
             "bytes": summarise(crossed),
             "seconds": seconds,
             "virtual_seconds": self.fleet.now,
@@ -234,6 +238,7 @@ class _Run:
             "late": counts.late,
             "failed": counts.failed,
             "refused": counts.refused,
+            "attack": self._attack(),
             "costs": self._costs(),
             "data": self._data(),
             "fingerprint": fingerprint(state, {key: final.get(key) for key in ("accuracy", "server", "clients")}),
@@ -241,6 +246,17 @@ class _Run:
         if self.directory is not None:
             write_atomically(self.directory / "result.json", (json.dumps(result, indent=2) + "\n").encode())
         return result
+
+    def _attack(self) -> Record | None:
+        """What was done by whom, and the strengths that were used; None if everybody was honest."""
+        if self.world.intrusion is None:
+            return None
+        used: list[Record] = []
+        for record in self.rounds.all():
+            for event in record["events"]:
+                if event["what"] == "attacked" and event["numbers"] not in used:
+                    used.append(event["numbers"])
+        return {**self.experiment.attack, "attackers": list(self.world.intrusion.attackers), "used": used}
 
     def _fields(self) -> Record:
         """Bytes of training by the field of the payload that they carried, framing included."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from catchment.aggregators import Aggregator
 from catchment.data import Batch, Samples, batches
 from catchment.evaluate import Score, evaluate
 from catchment.randomness import derive
@@ -24,6 +25,7 @@ class Server:
         self.rounds = rounds  # of the run
         self.round = 0  # the round under way; the first is 1
         self.history: list[float] = []  # headline accuracies measured so far
+        self.notes: dict[str, float] = {}  # numbers of the round under way that a method wants in rounds.jsonl
         self._directory = directory
         self._client_modules: dict[Architecture, nn.Module] = {}
 
@@ -36,6 +38,11 @@ class Server:
     def public(self) -> Samples | None:
         """The public data that everybody has, if the experiment has any."""
         return self.world.data.public
+
+    @property
+    def aggregator(self) -> Aggregator:
+        """What makes one upload of many, as `[aggregation]` says; the mean if it says nothing."""
+        return self.world.aggregator
 
     def model(self) -> nn.Module:
         """A new server model with its first weights."""

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from catchment.averaging import WeightedMean
 from catchment.fleet import Fleet, Reply
 from catchment.message import Payload
 from catchment.method import Metrics
@@ -38,9 +37,9 @@ class GlobalState:
     weights: Weights
 
 
-def mean_weights(replies: Iterable[Reply[LocalModel]], otherwise: Weights) -> Weights:
+def mean_weights(server: Server, replies: Iterable[Reply[LocalModel]], otherwise: Weights) -> Weights:
     """The mean of the clients' weights by number of samples; `otherwise` if nobody answered."""
-    mean = WeightedMean()
+    mean = server.aggregator.running()
     for reply in replies:
         mean.add(reply.body.weights, reply.body.samples)
     return mean.value() if mean.weight else otherwise

@@ -12,10 +12,13 @@ import torch
 from torch import nn
 
 from catchment import models
+from catchment.aggregators import Aggregator, Mean
+from catchment.attacks import Intrusion
 from catchment.codecs import Wire
 from catchment.costs.compute import macs
 from catchment.data import Division, Normalisation, Samples
 from catchment.errors import CatchmentError, DataError, ModelError
+from catchment.inspection import Inspection
 from catchment.method import Method
 from catchment.optimizers import OptimizerSettings
 from catchment.randomness import derive, seeded_globals
@@ -106,6 +109,9 @@ class World:
     augment: tuple[str, ...] = ()
     device: torch.device = CPU
     wire: Wire = field(default_factory=Wire)
+    aggregator: Aggregator = field(default_factory=Mean)  # of uploads, in methods that average them
+    intrusion: Intrusion | None = None
+    inspection: Inspection = field(default_factory=Inspection)
 
     @property
     def clients(self) -> int:

@@ -131,7 +131,7 @@ def test_export_replaces_a_file_only_by_force(finished, here):
 def test_list_names_what_can_be_used():
     done = catchment("list")
     for word in ("fedavg", "fedprox", "standalone", "centralized", "resnet8", "resnet110", "dirichlet", "table",
-                 "cifar10", "digits", "phone", "adam", "crop"):  # fmt: skip
+                 "cifar10", "digits", "phone", "adam", "crop", "krum", "ofom"):  # fmt: skip
         assert re.search(rf"\b{word}\b", done.stdout), word
 
 

@@ -91,3 +91,36 @@ def test_small_rows_of_fedgkt_share_one_optimiser():
     assert small
     assert all(optimizer == small[0] for optimizer in small)
     assert small[0].client == small[0].server
+
+
+ADAM = ("adam", 1e-3, 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("file", "method", "models", "rounds", "batch"),
+    [
+        ("homo-fedgems", {"epsilon": 0.75, "client_epochs": 1, "public_epochs": 1, "server_epochs": 1},
+         ("resnet11", "resnet56"), 200, 256),
+        ("homo-fedmd", {"client_epochs": 2, "public_epochs": 1}, ("resnet11", None), 200, 64),
+        ("homo-dsfl", {"client_epochs": 1, "public_epochs": 1, "server_epochs": 2}, ("resnet11", None), 300, 64),
+        ("homo-cronus", {"client_epochs": 1, "public_epochs": 1}, ("resnet11", None), 200, 64),
+        ("homo-feddf", {"client_epochs": 40, "server_steps": 5 * 391}, ("resnet11", None), 100, 64),
+        ("homo-fedavg", {"client_epochs": 20}, ("resnet11", None), 200, 64),
+        ("homo-fedgkt", {"client_epochs": 1, "server_epochs": 20}, ("resnet11", "resnet55"), 200, 256),
+        ("homo-standalone", {"client_epochs": 1, "server_epochs": 1}, ("resnet11", "resnet56"), 200, 256),
+    ],
+)  # fmt: skip
+def test_rows_of_table_2_of_fedgems_have_the_settings_of_table_13(file, method, models, rounds, batch):
+    row = Experiment.load(ROOT / "fedgems" / "table2" / f"cifar10-{file}.toml")
+    assert method.items() <= row.method.items()
+    assert (row.models.client, row.models.server) == models
+    assert (row.rounds, row.data.clients, row.data.public) == (rounds, 16, 0.5)
+    own = row.optimizer.client
+    assert (own.name, own.lr, own.weight_decay, own.batch_size) == (*ADAM, batch)
+
+
+def test_heterogeneous_clients_of_fedgems_are_those_of_table_11():
+    row = Experiment.load(ROOT / "fedgems" / "table2" / "cifar10-hetero-fedgems.toml")
+    blocks = ["1,1,1", "1,1,2", "1,2,1", "2,1,1", "1,2,2", "2,1,2", "2,2,1", "1,1,2"]
+    assert list(row.models.client) == [f"resnet({three})" for three in blocks]
+    assert row.data.partition == {"name": "dirichlet", "alpha": 0.5}

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from worlds_by_hand import HandlersOnly
 
+from catchment.attacks import LIE, Intrusion, SignFlip, lie_z
 from catchment.costs.ledger import Ledger
-from catchment.errors import ProtocolError, RunError
+from catchment.errors import ExperimentError, ProtocolError, RunError
 from catchment.fleet import Fleet
 from catchment.message import Message, Payload, Response
 from catchment.method import on_client
@@ -272,3 +273,73 @@ def test_a_snapshot_carries_requests_in_flight_and_replies_not_yet_taken():
     assert [r.client for r in again.arrivals(QUIZ.other, count=1)] == [0]
     assert again.idle() == [0, 1]
     assert [r.client for r in again.arrivals(QUIZ.answer)] == [2]
+
+
+# ---- attackers ---------------------------------------------------------------------------------------------------
+
+
+def lied_to(*attackers, attack=None, **settings):
+    """Client k answers k at second k; LIE with z = 0 is the mean of the honest."""
+    plan = Intrusion(attack or LIE(z=0.0), attackers, seed=0)
+    return fleet_of(when=lambda request: float(request.client), intrusion=plan, **settings)[0]
+
+
+def values(replies):
+    return [(reply.client, reply.body.values.item()) for reply in replies]
+
+
+EVERYBODY = {k: Question(k) for k in range(4)}
+
+
+def test_attackers_wait_for_the_honest_who_do_not_wait_for_them():
+    """Client 1 has seen 0, 2 and 3, whose mean is 5/3."""
+    fleet = lied_to(1)
+    replies = fleet.ask(QUIZ.answer, EVERYBODY)
+    assert values([next(replies)]) == [(0, 0.0)]
+    assert fleet.now == 0.0
+    assert values(replies) == [(2, 2.0), (3, 3.0), (1, pytest.approx(5 / 3))]
+
+
+def test_in_order_the_others_come_after_an_attacker_that_was_asked_before_them():
+    assert values(lied_to(1).ask(QUIZ.answer, EVERYBODY, in_order=True)) == [
+        (0, 0.0), (1, pytest.approx(5 / 3)), (2, 2.0), (3, 3.0),
+    ]  # fmt: skip
+
+
+def test_attackers_see_what_came_before_the_deadline():
+    """Until second 2 came 0, 1 and 2; the honest ones are 0 and 2."""
+    assert values(lied_to(1).ask(QUIZ.answer, EVERYBODY, deadline=2.5))[-1] == (1, 1.0)
+
+
+def test_two_attackers_do_not_see_each_other():
+    assert values(lied_to(1, 2).ask(QUIZ.answer, EVERYBODY))[2:] == [(1, 1.5), (2, 1.5)]
+
+
+def test_an_attack_is_an_event_with_its_numbers_once_a_round():
+    fleet = lied_to(1)
+    for _ in range(2):
+        list(fleet.ask(QUIZ.answer, EVERYBODY))
+    numbers = {"z": 0.0, "z_formula": lie_z(3, 1)}
+    why = f"z 0, z_formula {lie_z(3, 1):.4g}; saw 3 honest replies"
+    assert fleet.events == [{"what": "attacked", "client": 1, "handler": "answer", "why": why, "numbers": numbers}]
+
+
+def test_an_attacker_that_is_lost_tells_nothing():
+    plan = Intrusion(LIE(z=0.0), (1,), seed=0)
+    fleet, _ = fleet_of(answer=lambda request: lose(request) if request.client == 1 else reply(request), intrusion=plan)
+    assert values(fleet.ask(QUIZ.answer, EVERYBODY)) == [(0, 0.0), (2, 2.0), (3, 3.0)]
+    assert fleet.counts.lost == 1
+
+
+def test_evaluation_hears_the_truth():
+    fleet = lied_to(1)
+    with fleet.aside("evaluation"):
+        assert (1, 1.0) in values(fleet.ask(QUIZ.answer, EVERYBODY))
+
+
+def test_who_needs_the_others_cannot_lie_where_nobody_is_asked_together():
+    with pytest.raises(ExperimentError, match="LIE is made from the honest replies to the same question"):
+        lied_to(1).send(QUIZ.answer, EVERYBODY)
+    fleet = lied_to(1, attack=SignFlip())
+    fleet.send(QUIZ.answer, EVERYBODY)
+    assert values(fleet.arrivals(QUIZ.answer)) == [(0, 0.0), (1, -1.0), (2, 2.0), (3, 3.0)]

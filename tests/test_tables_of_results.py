@@ -100,7 +100,9 @@ def test_rows_are_run_once_and_their_results_are_kept_and_shown(tables, root, ru
     result = json.loads((root / "runs" / "tables" / "tiny" / "averaged-0" / "result.json").read_text())
     assert averaged["accuracy"] == averaged["best"] == result["accuracy"] > 0.1
     assert averaged["bytes"] == result["bytes"]
-    assert averaged["clients"] == {"min": result["accuracy"], "max": result["accuracy"]}
+    assert averaged["clients"] == dict.fromkeys(("min", "max", "mean"), result["accuracy"])
+    assert averaged["server"] == result["accuracy"]
+    assert averaged["curve"] == [[result["bytes"]["up"] + result["bytes"]["down"], result["accuracy"]]]
     assert averaged.keys() == alone.keys()
     assert alone["clients"]["min"] < alone["accuracy"] < alone["clients"]["max"]
     assert place(root) == [
@@ -265,3 +267,77 @@ def test_bytes_by_equation_are_of_the_images_and_rounds_that_a_file_says(tables,
     file = tmp_path / "less.toml"
     file.write_text(f'extends = "{row}"\nrounds = 3\n[data]\ntrain = 7\n[method]\nclient_epochs = 2')
     assert tables.equation_bytes(file) == 4 * 2 * 16_384 * 7 * 6
+
+
+def test_bytes_to_reach_an_accuracy_need_every_seed(tables):
+    slow, fast = {"curve": [[1e3, 0.3], [2e3, 0.6]]}, {"curve": [[1e3, 0.5], [4e3, 0.55]]}
+    column = tables.FROM_RUNS["kB to 50 %"]
+    assert column([slow]) == "2.0"
+    assert column([slow, fast]) == "1.5"
+    assert tables.FROM_RUNS["kB to 60 %"]([slow, fast]) == ""
+    assert tables.FROM_RUNS["top, %"]([slow]) == "60.0"
+
+
+def test_columns_of_servers_and_clients_are_empty_for_methods_without(tables):
+    alone = {"server": None, "clients": {"min": 0.1, "max": 0.3, "mean": 0.25}}
+    central = {"server": 0.75, "clients": None}
+    assert [tables.FROM_RUNS[c]([alone]) for c in ("server, %", "clients' mean, %")] == ["", "25.0"]
+    assert [tables.FROM_RUNS[c]([central]) for c in ("server, %", "clients' mean, %")] == ["75.0", ""]
+
+
+@pytest.mark.parametrize(
+    ("file", "kib"),
+    [
+        ("figure4/public-5000-fedmd", 3125.0),
+        ("figure4/public-10000-fedgem", 6250.0),
+        ("figure4/public-15000-fedmd", 9375.0),
+        ("figure4/public-20000-fedgem", 12500.0),
+        ("table2/cifar10-homo-fedgem", 15625.0),
+        ("table2/cifar10-hetero-fedmd", 15625.0),
+        ("table2/cifar10-homo-cronus", 15625.0),
+        ("table2/cifar10-homo-dsfl", 15625.0),
+        ("table2/cifar10-homo-fedgems", None),
+    ],
+)
+def test_table_6_of_fedgems_comes_from_the_full_size_files(tables, file, kib):
+    assert tables.logits_up(tables.ROOT / "experiments" / "fedgems" / f"{file}.toml") == kib
+
+
+def test_the_paths_of_a_selection_are_shown_for_every_doubling_of_rounds(tables):
+    first = {"notes": [{"self_training": n} for n in (1, 2, 3, 4, 5)]}
+    second = {"notes": [{"self_training": n} for n in (3, 4, 5, 6, 7)]}
+    column = tables.FROM_RUNS["self-training, rounds 1, 2, 4, ..."]
+    assert column([first, second]) == "2, 3, 5"
+    assert column([first, {}]) == ""
+
+
+def test_experiments_side_by_side_with_their_change(tables, root, runs):
+    """30 % after 40 % is a relative change of -25 %."""
+    (root / "benchmarks" / "tables.toml").write_text(
+        '[tiny]\nhead = "digits"\nacross = ["mean", "median"]\nrows = [["FedAvg", ["averaged", "robust"]]]\n'
+    )
+    (root / "experiments" / "robust.toml").write_text('extends = "averaged.toml"\n[aggregation]\nname = "median"')
+    table = tables.declared(root)["tiny"]
+    assert tables.shown(root, table).endswith("2 of 2 runs are not done yet.")
+    for job, accuracy in zip(table.jobs(), (0.4, 0.3)):
+        tables.keep(root, table, job, {"digest": job.digest, "accuracy": accuracy})
+    lines = ["| digits | mean | median |", "| --- | ---: | ---: |", "| FedAvg | 40.0 | 30.0 / -25.0 |"]
+    assert tables.shown(root, table).splitlines() == lines
+
+
+def test_every_row_of_experiments_side_by_side_has_all_of_them(tables, root):
+    (root / "benchmarks" / "tables.toml").write_text(
+        '[tiny]\nhead = "digits"\nacross = ["mean", "median"]\nrows = [["FedAvg", ["averaged"]]]\n'
+    )
+    with pytest.raises(UserError, match="every row of tiny needs 2 experiments"):
+        tables.declared(root)
+
+
+def test_an_attack_and_an_aggregation_count_as_settings(tables, root):
+    load = catchment.Experiment.load
+    file = root / "experiments" / "averaged.toml"
+    plain = tables.digest(load(file))
+    assert tables.digest(load(file, {"attack.name": "none"})) == plain
+    lies, default = ({"attack.name": "paf", **more} for more in ({}, {"attack.strength": 10.0}))
+    assert tables.digest(load(file, lies)) == tables.digest(load(file, default)) != plain
+    assert tables.digest(load(file, {"aggregation.name": "median"})) != plain

@@ -10,6 +10,7 @@ Departures: none. Buffers of batch normalisation, which the paper does not have,
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch.nn.functional as F
 from torch import nn
@@ -28,6 +29,7 @@ from catchment.world import World
 class FedAvg(Method[GlobalState]):
     """Federated averaging."""
 
+    aggregates: ClassVar[bool] = True
     client_epochs: int = 1
 
     def __post_init__(self) -> None:
@@ -45,7 +47,7 @@ class FedAvg(Method[GlobalState]):
         """Send the model to the cohort, average what comes back."""
         bodies = dict.fromkeys(fleet.cohort(), GlobalModel(state.weights))
         replies = fleet.ask(self.local_training, bodies, in_order=True)
-        state.weights = mean_weights(replies, otherwise=state.weights)
+        state.weights = mean_weights(server, replies, otherwise=state.weights)
 
     @on_client
     def local_training(self, client: Client, request: GlobalModel) -> LocalModel:

@@ -9,6 +9,7 @@ Departures: every client does the same number of epochs, where the paper also le
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -29,6 +30,7 @@ from catchment.world import World
 class FedProx(Method[GlobalState]):
     """Federated averaging with a proximal term."""
 
+    aggregates: ClassVar[bool] = True
     client_epochs: int = 1
     mu: float = 0.01
 
@@ -47,7 +49,7 @@ class FedProx(Method[GlobalState]):
         """Send the model to the cohort, average what comes back."""
         bodies = dict.fromkeys(fleet.cohort(), GlobalModel(state.weights))
         replies = fleet.ask(self.local_training, bodies, in_order=True)
-        state.weights = mean_weights(replies, otherwise=state.weights)
+        state.weights = mean_weights(server, replies, otherwise=state.weights)
 
     @on_client
     def local_training(self, client: Client, request: GlobalModel) -> LocalModel:

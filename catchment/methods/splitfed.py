@@ -24,7 +24,6 @@ from typing import ClassVar, Literal, NamedTuple
 import torch
 from torch import nn
 
-from catchment.averaging import WeightedMean
 from catchment.client import Client, ClientState
 from catchment.errors import ExperimentError, at_least
 from catchment.fleet import Fleet
@@ -66,6 +65,7 @@ class SplitFed(Method[SplitState]):
 
     persistent: ClassVar[tuple[str, ...]] = KEPT
     takes_features: ClassVar[bool] = True
+    aggregates: ClassVar[bool] = True
     client_epochs: int = 1
     variant: Literal["v1", "v2"] = "v2"
 
@@ -98,7 +98,7 @@ class SplitFed(Method[SplitState]):
             if not going:
                 break
             replies = fleet.ask(self.step, going, in_order=True)
-        extractor, half = WeightedMean(), WeightedMean()
+        extractor, half = server.aggregator.running(), server.aggregator.running()
         ends = fleet.ask(self.finish, dict(sorted(done.items())), in_order=True)
         for end in accepted(fleet, ends, fault_in_extractor(state.extractor)):
             extractor.add(end.body.weights, end.body.samples)

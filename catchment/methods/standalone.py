@@ -1,7 +1,8 @@
-"""Stand-alone: every client trains its own model on its own data and talks to nobody. The lower bound.
+"""Stand-alone: every party trains its own model on its own data and talks to nobody. The lower bound.
 
 A round is `client_epochs` epochs. Models and optimiser states stay on the clients; nothing of them travels. The
-accuracy is the mean over clients on the global test set. Clients may have different architectures.
+accuracy is the mean over clients on the global test set. Clients may have different architectures. A server with a
+whole model, where there are public data, trains it on these for `server_epochs`.
 
 Departures: none.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 import torch.nn.functional as F
 from torch import nn
 
@@ -19,6 +21,7 @@ from catchment.errors import at_least
 from catchment.fleet import Fleet
 from catchment.message import Payload
 from catchment.method import Method, Metrics, on_client
+from catchment.models import is_half
 from catchment.optimizers import load_optimizer_tensors, optimizer_tensors
 from catchment.server import Server
 from catchment.training import fit
@@ -47,29 +50,47 @@ class Measured(Payload):
 
 @dataclass
 class State:
-    """The server remembers nothing."""
+    """The server's model, if it has one to train."""
+
+    model: nn.Module | None = None
+    optimizer: torch.optim.Optimizer | None = None
 
 
 @dataclass(frozen=True)
 class Standalone(Method[State]):
-    """Each client alone."""
+    """Each party alone."""
 
     persistent: ClassVar[tuple[str, ...]] = ("model", "optimizer")
     client_epochs: int = 1
+    server_epochs: int = 1
 
     def __post_init__(self) -> None:
         at_least("client_epochs", self.client_epochs, 1)
+        at_least("server_epochs", self.server_epochs, 1)
 
     def check(self, world: World) -> None:
         """Clients test for themselves."""
         world.check_tests("standalone")
 
     def init(self, server: Server) -> State:
-        """Nothing."""
-        return State()
+        """A fresh model, if the server has data for one."""
+        name = server.world.server_model
+        if name is None or is_half(name) or server.public is None:
+            return State()
+        model = server.model()
+        return State(model, server.optimizer(model))
 
     def round(self, server: Server, state: State, fleet: Fleet) -> None:
-        """Let the cohort train."""
+        """Let the cohort train, and the server."""
+        model = state.model
+        if model is not None and state.optimizer is not None and server.public is not None:
+            size = server.world.server_optimizer.batch_size
+            model.train()
+            fit(
+                state.optimizer,
+                server.batches(server.public, size, epochs=self.server_epochs),
+                lambda batch: F.cross_entropy(model(batch.images), batch.labels),
+            )
         for _ in fleet.ask(self.local_training, dict.fromkeys(fleet.cohort(), Go())):
             pass
 
@@ -88,11 +109,12 @@ class Standalone(Method[State]):
         return Done(loss)
 
     def evaluate(self, server: Server, state: State, fleet: Fleet) -> Metrics:
-        """Each client measures its own model where it is."""
+        """Each client measures its own model where it is, and so does the server."""
         with fleet.aside("evaluation"):
             replies = fleet.ask(self.test, dict.fromkeys(fleet.clients(), Go()), in_order=True)
             clients = {reply.client: reply.body.accuracy for reply in replies}
-        return Metrics(sum(clients.values()) / max(len(clients), 1), clients=clients)
+        own = None if state.model is None else server.evaluate(state.model).as_dict()
+        return Metrics(sum(clients.values()) / max(len(clients), 1), server=own, clients=clients)
 
     @on_client
     def test(self, client: Client, request: Go) -> Measured:
@@ -103,3 +125,7 @@ class Standalone(Method[State]):
     def client_model(self, server: Server, state: State, client: int, kept: ClientState) -> nn.Module:
         """The client's own model; the first weights if it never trained."""
         return server.client_model(client, kept.get("model", server.world.client_architecture(client).probe.initial))
+
+    def server_model(self, server: Server, state: State) -> nn.Module:
+        """The server's own model, if it has one."""
+        return super().server_model(server, state) if state.model is None else state.model

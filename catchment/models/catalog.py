@@ -51,9 +51,13 @@ def _mlp(hidden: int) -> Builtin:
     return Builtin(partial(small.mlp, hidden), smallest=1)
 
 
+def _cnn(channels: int) -> Builtin:
+    return Builtin(partial(small.cnn, channels), smallest=4)
+
+
 _SINGLE = {
     "mlp": _mlp(64),
-    "cnn": Builtin(small.cnn, smallest=4),
+    "cnn": _cnn(16),
     "lenet": Builtin(small.lenet, smallest=16),
     "resnet4": _edge(1),
     "resnet6": _edge(2),
@@ -74,6 +78,7 @@ _SINGLE = {
 
 _FAMILIES = {
     "mlp": Family("mlp(h)", _mlp),
+    "cnn": Family("cnn(c)", _cnn),
     "resnet": Family("resnet(a,b,c)", _whole),
     "half": Family("half(a,b,c)", _half),
 }

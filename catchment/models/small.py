@@ -24,23 +24,23 @@ def mlp(hidden: int, shape: tuple[int, ...], classes: int) -> SplitModel:
     return SplitModel(extractor, nn.Linear(hidden, classes))
 
 
-def cnn(shape: tuple[int, ...], classes: int) -> SplitModel:
+def cnn(first: int, shape: tuple[int, ...], classes: int) -> SplitModel:
     """Two stages of 3x3 convolution, ReLU and pooling, then a linear layer; the first stage is the extractor.
 
-    Its features have 16 channels as those of the ResNets do, so both can feed the same half.
+    The second stage has twice the channels of the first. With 16 of them, as in ResNets, both can feed the same half.
     """
     channels, height, width = shape
     extractor = nn.Sequential(
-        nn.Conv2d(channels, 16, kernel_size=3, padding=1),
+        nn.Conv2d(channels, first, kernel_size=3, padding=1),
         nn.ReLU(),
-        nn.MaxPool2d(2),  # 16 x H/2 x W/2
+        nn.MaxPool2d(2),  # first x H/2 x W/2
     )
     classifier = nn.Sequential(
-        nn.Conv2d(16, 32, kernel_size=3, padding=1),
+        nn.Conv2d(first, 2 * first, kernel_size=3, padding=1),
         nn.ReLU(),
-        nn.MaxPool2d(2),  # 32 x H/4 x W/4
+        nn.MaxPool2d(2),  # 2 first x H/4 x W/4
         nn.Flatten(),
-        nn.Linear(32 * (height // 4) * (width // 4), classes),
+        nn.Linear(2 * first * (height // 4) * (width // 4), classes),
     )
     return SplitModel(extractor, classifier)
 

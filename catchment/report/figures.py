@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 from xml.etree import ElementTree
 
 from catchment.errors import needs
-from catchment.report.reading import Record, RunFiles, labels
+from catchment.report.reading import TROUBLES, Record, RunFiles, labels
 from catchment.report.showing import BYTES, SECONDS, fitting, printable, shortened
 
 with needs("a report", "server"):
@@ -108,10 +108,29 @@ def drawings(runs: Sequence[RunFiles]) -> list[Drawing]:
         bytes_per_round(runs),
         bytes_by_tensor(runs[0]) if len(runs) == 1 else None,
         bytes_per_client(runs[0]) if len(runs) == 1 else None,
+        notes_per_round(runs[0]) if len(runs) == 1 else None,
         events_per_round(runs),
         virtual_time_per_round(runs),
     ]
     return [drawing for drawing in found if drawing is not None]
+
+
+def notes_per_round(run: RunFiles) -> Drawing | None:
+    """The numbers that the method left of each round."""
+    noted = [record for record in run.rounds if record.get("notes")]
+    names = dict.fromkeys(name for record in noted for name in record["notes"])
+    if not names:
+        return None
+
+    def draw(axes: Axes) -> None:
+        for number, name in enumerate(names):
+            known = [record for record in noted if name in record["notes"]]
+            values = [record["notes"][name] for record in known]
+            axes.plot(_numbers(known), values, label=_name(name.replace("_", " "), 34), **_line(number, len(known)))
+        _from_zero(axes)
+        _round_axis(axes)
+
+    return Drawing("What the method noted", "Numbers of each round, as the method's page explains them.", draw)
 
 
 # ---- accuracy ---------------------------------------------------------------------------------------------------
@@ -318,7 +337,7 @@ def events_per_round(runs: Sequence[RunFiles]) -> Drawing | None:
     """Replies that did not arrive as asked: of a single run by kind, of several their number."""
 
     def points(run: RunFiles) -> tuple[list[float], list[float]]:
-        return _numbers(run.rounds), [float(sum(_replies(record).values())) for record in run.rounds]
+        return _numbers(run.rounds), [float(_troubles(record).total()) for record in run.rounds]
 
     curves = [curve for curve in _curves(runs, points) if any(curve.y)]
     if not curves:
@@ -326,7 +345,7 @@ def events_per_round(runs: Sequence[RunFiles]) -> Drawing | None:
 
     def draw(axes: Axes) -> None:
         if len(runs) == 1:
-            found = [_replies(record) for record in runs[0].rounds]
+            found = [_troubles(record) for record in runs[0].rounds]
             kinds = sorted(sum(found, Counter()), key=[*EVENTS].index)
             series = {kind: [float(count[kind]) for count in found] for kind in kinds}
             _stacked(axes, curves[0].x, series, [EVENTS[kind] for kind in kinds])
@@ -344,9 +363,9 @@ def events_per_round(runs: Sequence[RunFiles]) -> Drawing | None:
     return Drawing("Lost, late, failed and refused replies", note, draw)
 
 
-def _replies(record: Record) -> Counter[str]:
-    """The events of a round that concern replies."""
-    return Counter(event["what"] for event in record["events"] if event["what"] in EVENTS)
+def _troubles(record: Record) -> Counter[str]:
+    """What did not arrive as asked in a round, by kind."""
+    return Counter(event["what"] for event in record["events"] if event["what"] in TROUBLES)
 
 
 def virtual_time_per_round(runs: Sequence[RunFiles]) -> Drawing | None:

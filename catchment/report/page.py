@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from catchment.errors import UserError
-from catchment.report.reading import RunFiles, labels
+from catchment.report.reading import TROUBLES, RunFiles, labels
 from catchment.report.showing import MISSING, human_bytes, human_seconds, percent, printable
 from catchment.report.style import CSS
 from catchment.report.tables import Column, summary_columns
@@ -57,7 +57,8 @@ def write_report(directories: Sequence[str | Path], target: str | Path) -> Path:
 def html_report(runs: Sequence[RunFiles]) -> str:
     """The HTML of a report."""
     title = runs[0].name if len(runs) == 1 else f"{len(runs)} runs compared"
-    sections = (_heading(title, runs), _what_ran(runs), _figures(runs), _costs(runs), _data(runs), _events(runs))
+    first = (_heading(title, runs), _what_ran(runs), _figures(runs), _communication(runs))
+    sections = (*first, _costs(runs), _data(runs), _attacks(runs), _events(runs))
     body = "\n".join([*sections, _experiments(runs)])
     return PAGE.format(title=_text(title), css=CSS, body=body)
 
@@ -139,6 +140,20 @@ def _figures(runs: Sequence[RunFiles]) -> str:
     return _section("Figures", *parts) if shared else _section("Figures", _quiet("No round is finished yet."))
 
 
+def _communication(runs: Sequence[RunFiles]) -> str:
+    """Bytes until an accuracy was reached, and the top accuracy."""
+    tops = [max((accuracy for _, accuracy in run.curve), default=None) for run in runs]
+    steps = [step / 10 for step in range(1, 10) if any(run.bytes_to_reach(step / 10) is not None for run in runs)]
+    if not steps:
+        return ""
+    columns = [
+        *(Column(f"to {100 * step:.0f} %", [_bytes(run.bytes_to_reach(step)) for run in runs]) for step in steps[-5:]),
+        Column("top accuracy %", [percent(top) for top in tops]),
+    ]
+    note = _quiet("Bytes of training, up and down, until the mean of the clients (or the one model) first got so far.")
+    return _section("Communication", _table([*_run_column(runs, runs), *columns]), note)
+
+
 def _costs(runs: Sequence[RunFiles]) -> str:
     """Parameters and work of the models, peak memory of the handlers."""
     models: list[tuple[RunFiles, str, str, dict[str, int]]] = []
@@ -193,11 +208,43 @@ def _data(runs: Sequence[RunFiles]) -> str:
     return _section("Data", _table(columns), _quiet("Sizes are numbers of samples.") if any(found) else "")
 
 
+def _attacks(runs: Sequence[RunFiles]) -> str:
+    """Who lied and how strongly, and whom the inspection flagged; nothing if there is neither."""
+    attacked = [run for run in runs if run.attack]
+    flags = [(run, client, found) for run in runs for client, found in run.flags.items()]
+    parts = []
+    if attacked:
+        columns = [
+            Column("attack", [run.attack["name"] for run in attacked], numeric=False),
+            Column("attackers", [", ".join(map(str, run.attack["attackers"])) for run in attacked], numeric=False),
+            Column("strength used", [_strengths(run.attack["used"]) for run in attacked], numeric=False),
+            Column("aggregation", [run.aggregation for run in attacked], numeric=False),
+        ]
+        parts.append(_table([*_run_column(runs, attacked), *columns]))
+    if flags:
+        liars = [client in run.attack.get("attackers", ()) for run, client, _ in flags]
+        columns = [
+            Column("flagged client", [f"{client}" for _, client, _ in flags]),
+            *([Column("attacker", ["yes" if liar else "no" for liar in liars], numeric=False)] if attacked else []),
+            Column("rounds", [f"{len(found)}" for _, _, found in flags]),
+            Column("first in", [f"{found[0][0]}" for _, _, found in flags]),
+            Column("why", [found[0][1] for _, _, found in flags], numeric=False),
+        ]
+        parts.append(_table([*_run_column(runs, [run for run, _, _ in flags]), *columns]))
+    return _section("Attacks and flags", *parts) if parts else ""
+
+
+def _strengths(used: Sequence[dict[str, float]]) -> str:
+    """`"z 1.5, z_formula 0.18"`, several where it changed from round to round."""
+    return "; ".join(", ".join(f"{name} {number:.4g}" for name, number in numbers.items()) for numbers in used)
+
+
 def _events(runs: Sequence[RunFiles]) -> str:
     """What did not arrive as asked."""
     parts = []
     for label, run in zip(labels(runs), runs):
         events = [(record["round"], event) for record in run.rounds for event in record["events"]]
+        events = [(number, event) for number, event in events if event["what"] in TROUBLES]
         if not events:
             continue
         if len(runs) > 1:
@@ -238,6 +285,10 @@ def _text(text: str) -> str:
 
 def _section(title: str, *parts: str) -> str:
     return "\n".join([f"<section>\n<h2>{title}</h2>", *(part for part in parts if part), "</section>"])
+
+
+def _bytes(size: int | None) -> str:
+    return MISSING if size is None else human_bytes(size)
 
 
 def _quiet(text: str) -> str:

@@ -24,11 +24,18 @@ _MEASURED = {"server?": {"accuracy?": NUMBER}, "clients?": _SPREAD, "more?": dic
 _BYTES = {"up": int, "down": int, "evaluation": int}
 _SPENT = {"bytes": _BYTES, "seconds": NUMBER, "virtual_seconds": NUMBER}
 _MODELS = {str: {"parameters": int, "macs_per_sample": int}}
-_WHAT = {"lost", "late", "failed", "refused", "joined", "left", "restarted", "resumed"}
-_EVENT = {"what": _WHAT, "client?": int, "handler": str, "why": str}
+TROUBLES = ("lost", "late", "failed", "refused")  # what did not arrive as asked
+NEWS = ("joined", "left", "restarted", "resumed")  # of clients and processes
+_EVENT = {
+    "what": {*TROUBLES, *NEWS, "attacked", "flagged"},
+    "client?": int,
+    "handler": str,
+    "why": str,
+    "numbers?": {str: NUMBER},
+}
 _ENTRY = {"direction": {"up", "down"}, "purpose": str, "clients": [int], "tensors": {str: int}}
 EXPERIMENT = {"name": str, "rounds": int, "method": {"name": str}, "data": {"name": str, "clients": int}}
-ROUND = {"round": int, "accuracy?": NUMBER, **_MEASURED, **_SPENT, "events": [_EVENT]}
+ROUND = {"round": int, "accuracy?": NUMBER, **_MEASURED, "notes?": {str: NUMBER}, **_SPENT, "events": [_EVENT]}
 LEDGER = {"round": int, "entries": [_ENTRY]}
 RESULT = {
     "accuracy": NUMBER,
@@ -39,6 +46,7 @@ RESULT = {
     "late": int,
     "failed": int,
     "refused?": int,
+    "attack?": {"name": str, "attackers": [int], "used": [{str: NUMBER}]},
     "costs?": {"clients?": _MODELS, "server?": _MODELS, "peak_memory?": dict},
     "data?": dict,
     "fingerprint?": str,
@@ -101,9 +109,44 @@ class RunFiles:
         return "" if self.result is not None else f"unfinished: {self.done} of {self.planned} rounds"
 
     @cached_property
+    def attack(self) -> Record:
+        """Name, attackers and the strengths used, as in the result; empty if nobody lied or the run is not finished."""
+        return (self.result or {}).get("attack") or {}
+
+    @property
+    def aggregation(self) -> str:
+        """The name of the aggregation."""
+        return str(self.experiment.get("aggregation", {}).get("name", "mean"))
+
+    @cached_property
+    def flags(self) -> dict[int, list[tuple[int, str]]]:
+        """By client: the rounds in which it was flagged, and why at first."""
+        found: dict[int, dict[int, str]] = {}
+        for record in self.rounds:
+            for event in record["events"]:
+                if event["what"] == "flagged":
+                    found.setdefault(event["client"], {}).setdefault(record["round"], event["why"])
+        return {client: list(rounds.items()) for client, rounds in sorted(found.items())}
+
+    @cached_property
     def evaluated(self) -> list[Record]:
         """The rounds after which accuracy was measured."""
         return [record for record in self.rounds if record.get("accuracy") is not None]
+
+    @cached_property
+    def curve(self) -> list[tuple[int, float]]:
+        """Bytes that training moved until each evaluated round, and the accuracy then: the clients' mean if known."""
+        points, moved = [], 0
+        for record in self.rounds:
+            moved += record["bytes"]["up"] + record["bytes"]["down"]
+            if record.get("accuracy") is not None:
+                clients = (record.get("clients") or {}).get("accuracy")
+                points.append((moved, float(clients["mean"] if clients else record["accuracy"])))
+        return points
+
+    def bytes_to_reach(self, accuracy: float) -> int | None:
+        """ComU@x of DS-FL and FedGEMS: what training moved until an accuracy was first reached; None if it was not."""
+        return next((moved for moved, reached in self.curve if reached >= accuracy), None)
 
     @cached_property
     def outcome(self) -> Record:
@@ -122,7 +165,7 @@ class RunFiles:
             "bytes": {way: sum(record["bytes"][way] for record in self.rounds) for way in _BYTES},
             "seconds": sum(record["seconds"] for record in self.rounds),
             "virtual_seconds": self.rounds[-1]["virtual_seconds"] if self.rounds else 0.0,
-            **{what: events[what] for what in ("lost", "late", "failed", "refused")},
+            **{what: events[what] for what in TROUBLES},
         }
 
 

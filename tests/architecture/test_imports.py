@@ -20,10 +20,10 @@ TOP = {
     "__main__",
 }  # know everything; nothing else may know them
 PURE = {
-    "models", "data", "losses", "averaging", "evaluate", "training", "report", "names", "randomness", "errors",
-    "optimizers", "export", "spool", "process",
+    "models", "data", "losses", "aggregators", "averaging", "evaluate", "training", "report", "names", "randomness",
+    "errors", "optimizers", "export", "spool", "process",
 }  # fmt: skip
-MESSAGES_ONLY = {"costs", "codecs", "attacks"}
+MESSAGES_ONLY = {"costs", "codecs", "attacks", "inspection"}
 
 MODULES = {path.relative_to(ROOT).with_suffix("").as_posix(): path for path in sorted(ROOT.rglob("*.py"))}
 TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MODULES.items()}

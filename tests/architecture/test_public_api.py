@@ -9,6 +9,8 @@ import pytest
 import catchment
 
 PUBLIC = [
+    "Aggregator",
+    "Attack",
     "Batch",
     "CatchmentError",
     "Client",

@@ -23,6 +23,12 @@ CASES = {
     "fedgkt, asynchronous": {"rounds": 12, **PHONES},
     "fedgkt, thrifty": {"rounds": 12, "participation": {"fraction": 1.0}, **TROUBLE},
     "fedgkt, coded": {"rounds": 12, **TROUBLE},
+    "fedgems": {"rounds": 12, **TROUBLE},
+    "fedmd": {"rounds": 14, **PHONES},
+    "dsfl": {"rounds": 14, **TROUBLE},
+    "feddf, two architectures": {"rounds": 14},
+    "fedgkt, poisoned": {"rounds": 12, **TROUBLE},
+    "splitfed, label-flip": {"rounds": 8},
     "centralized": {"rounds": 20},
     "broadcast": {"rounds": 20, "workers": 2, "participation": {"fraction": 0.4}},
 }

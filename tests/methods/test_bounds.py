@@ -9,6 +9,7 @@ from worlds import experiment
 import catchment
 from catchment.data import batches
 from catchment.randomness import derive
+from catchment.server import Server
 
 
 def test_standalone_equals_uninterrupted_training_of_each_client(tmp_path):
@@ -56,3 +57,26 @@ def test_centralized_server_model_sees_public_data_too():
     assert all_data["data"]["public"] == 120
     assert all_data["costs"]["server"]["resnet11"]["parameters"] > private["costs"]["clients"]["cnn"]["parameters"]
     assert all_data["fingerprint"] != private["fingerprint"]
+
+
+def test_a_server_alone_trains_on_public_data(tmp_path):
+    settings = {"data": {"public": 0.4}, "models": {"client": "mlp", "server": "cnn"}}
+    result = catchment.run(experiment("standalone", rounds=2, **settings), out=tmp_path / "run")
+    world = experiment("standalone", **settings).build_world()
+    server = Server(world)
+    model = server.model()
+    optimizer = server.optimizer(model)
+    for server.round in (1, 2):
+        for batch in server.batches(server.public, world.server_optimizer.batch_size):
+            optimizer.zero_grad()
+            F.cross_entropy(model(batch.images), batch.labels).backward()
+            optimizer.step()
+    assert result["server"] == server.evaluate(model).as_dict()
+    trained = catchment.Run(tmp_path / "run").model().state_dict()
+    assert all(torch.equal(tensor, trained[name]) for name, tensor in model.state_dict().items())
+
+
+def test_without_public_data_or_with_a_half_no_server_trains():
+    assert catchment.run(experiment("standalone", rounds=1))["server"] is None
+    half = {"data": {"public": 0.4}, "models": {"client": "cnn", "server": "resnet10"}}
+    assert catchment.run(experiment("standalone", rounds=1, **half))["server"] is None

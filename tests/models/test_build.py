@@ -73,8 +73,8 @@ def test_names_may_have_spaces():
 
 
 def test_every_listed_name_can_be_built():
-    filled = [name.replace("(a,b,c)", "(1,1,1)").replace("(h)", "(4)") for name in models.MODELS]
-    assert {"resnet8", "resnet(1,1,1)", "half(1,1,1)", "mlp(4)"} <= set(filled)
+    filled = [name.replace("(a,b,c)", "(1,1,1)").replace("(h)", "(4)").replace("(c)", "(4)") for name in models.MODELS]
+    assert {"resnet8", "resnet(1,1,1)", "half(1,1,1)", "mlp(4)", "cnn(4)"} <= set(filled)
     for name in filled:
         assert isinstance(models.build(name, (16, 16, 16), 10, seed=0), nn.Module)
 
@@ -96,7 +96,7 @@ def test_which_names_are_halves():
         ("resnets(1,1,2)", 'did you mean "resnet(a,b,c)"?'),
         ("halves(1,1,2)", 'did you mean "half(a,b,c)"?'),
         ("resnet8_basic(3)", 'did you mean "resnet8_basic"?'),
-        ("zzz", "known: cnn, half(a,b,c), lenet, mlp, mlp(h), resnet(a,b,c), resnet10,"),
+        ("zzz", "known: cnn, cnn(c), half(a,b,c), lenet, mlp, mlp(h), resnet(a,b,c), resnet10,"),
     ],
 )
 def test_unknown_names(name, hint):
@@ -111,6 +111,7 @@ def test_unknown_names(name, hint):
         *((f"resnet{rest}", "resnet(a,b,c)") for rest in ("", "()", "(1,1)", "(1,1,1,1)", "(1,0,1)", "(1,a,1)")),
         *((f"resnet{rest}", "resnet(a,b,c)") for rest in ("(1,-1,1)", "(1,1.5,1)", "(1,1:1)", "(1,,1)")),
         *((f"half{rest}", "half(a,b,c)") for rest in ("", "(2)", "(a,b,c)")),
+        *((f"cnn{rest}", "cnn(c)") for rest in ("(0)", "(8,16)")),
         *((f"mlp{rest}", "mlp(h)") for rest in ("()", "(0)", "(-3)", "(x)", "(3,3)")),
     ],
 )

@@ -196,3 +196,14 @@ def test_any_name_can_be_in_a_figure(make_run, run, name):
     labels = texts(figures.accuracy_per_round([run, other]).svg())
     wanted = name.replace("\x00", "�").replace("\x1b", "�")
     assert wanted in [label.strip() for label in labels]
+
+
+def test_notes_of_a_method_are_drawn_round_by_round(make_run, parts):
+    rounds = [
+        {**parts.round(1), "notes": {"self_training": 3, "wanted": 7}},
+        parts.round(2),
+        {**parts.round(3), "notes": {"self_training": 9}},
+    ]
+    run = RunFiles.read(make_run("noted", rounds=rounds))
+    assert lines(drawn(figures.notes_per_round(run))) == {"self training": ([1, 3], [3, 9]), "wanted": ([1], [7])}
+    assert figures.notes_per_round(RunFiles.read(make_run("silent"))) is None

@@ -8,7 +8,8 @@ import pytest
 
 import catchment.report.figures
 from catchment.errors import UserError
-from catchment.report import write_report
+from catchment.report import RunFiles, write_report
+from catchment.report.page import html_report
 
 VOID = {"meta", "br"}
 
@@ -222,3 +223,31 @@ def test_no_training_code_is_imported():
                 assert name != "matplotlib.pyplot", file
                 if name.partition(".")[0] == "catchment":
                     assert name == "catchment.errors" or name.startswith("catchment.report"), file
+
+
+def test_bytes_to_reach_an_accuracy_are_in_the_report(make_run):
+    page = html_report([RunFiles.read(make_run())])
+    assert "<h2>Communication</h2>" in page
+    assert "to 50 %" in page
+    assert "to 60 %" not in page
+
+
+# ---- attacks ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("without_figures")
+def test_who_lied_and_who_was_flagged(make_run, page, parts):
+    lies = {**parts.event("attacked", why="z 1.5; saw 7"), "numbers": {"z": 1.5, "z_formula": 0.18}}
+    events = [lies, parts.event("flagged", why="size of features 3, others 1; kept")]
+    attack = {"name": "lie", "attackers": [1], "used": [lies["numbers"]]}
+    rounds = [parts.round(1, accuracy=0.5, events=events), parts.round(2, accuracy=0.5, events=events[1:])]
+    found = page(make_run(rounds=rounds, result={"attack": attack}))
+    section = found.section("Attacks and flags").partition("Events")[0]
+    for words in ("lie", "z 1.5, z_formula 0.18", "mean", "size of features 3, others 1; kept", "yes"):
+        assert words in section
+    assert "Every reply arrived as asked." in found.section("Events")
+
+
+@pytest.mark.usefixtures("without_figures")
+def test_honest_runs_have_no_such_section(make_run, page):
+    assert "Attacks and flags" not in page(make_run(result={"attack": None})).text

@@ -151,3 +151,21 @@ def test_a_real_run_fits_and_its_rounds_say_what_its_result_says(tmp_path):
     assert seconds == pytest.approx(result["seconds"])
     so_far["more"] = so_far["more"] or {}
     assert so_far == {key: result[key] for key in so_far}
+
+
+def test_bytes_until_an_accuracy_is_reached(make_run, parts):
+    rounds = [parts.round(1, accuracy=0.25), parts.round(2), parts.round(3, accuracy=0.5), parts.round(4, accuracy=0.4)]
+    rounds[2]["clients"]["accuracy"]["mean"] = 0.45  # the clients' mean counts where there is one
+    run = RunFiles.read(make_run("reaching", rounds=rounds, planned=4))
+    assert run.curve == [(900, 0.25), (2700, 0.45), (3600, 0.4)]
+    assert [run.bytes_to_reach(x) for x in (0.1, 0.25, 0.26, 0.45, 0.46)] == [900, 900, 2700, 2700, None]
+
+
+def test_without_clients_the_headline_is_what_is_reached(make_run, parts):
+    record = {**parts.round(1, accuracy=0.5), "clients": None}
+    assert RunFiles.read(make_run("alone", rounds=[record], planned=1)).bytes_to_reach(0.5) == 900
+
+
+def test_notes_must_be_numbers(make_run, parts):
+    with pytest.raises(UserError, match=r"notes\.wanted is"):
+        RunFiles.read(make_run("noted", rounds=[{**parts.round(1), "notes": {"wanted": "many"}}], planned=1))

@@ -1,0 +1,164 @@
+"""The exchange that FedGEM, FedMD and their kin share: predictions of public samples, up and down.
+
+A client of these methods keeps a model and an optimiser of its own; no weights travel, so architectures may differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from catchment.client import Client
+from catchment.data import Samples
+from catchment.errors import ExperimentError, ModelError
+from catchment.evaluate import predict
+from catchment.fleet import Fleet
+from catchment.message import Payload
+from catchment.models import is_half
+from catchment.optimizers import load_optimizer_tensors, optimizer_tensors
+from catchment.randomness import torch_generator
+from catchment.server import Server
+from catchment.training import Weights, fit
+from catchment.world import World
+
+
+@dataclass(frozen=True)
+class Question(Payload):
+    """Nothing but the handler's name."""
+
+
+@dataclass(frozen=True)
+class Predictions(Payload):
+    """Of public samples that both sides know, in their order."""
+
+    logits: Tensor  # [n, C]; probabilities where the method says so
+
+
+@dataclass(frozen=True)
+class Trained(Payload):
+    """A client has trained."""
+
+    loss: float
+
+
+@dataclass(frozen=True)
+class Accuracy(Payload):
+    """Of a client's own model on the test set."""
+
+    accuracy: float
+
+
+# ---- what both sides know ----------------------------------------------------------------------------------------
+
+
+def public_of(world: World) -> Samples:
+    """The public training samples; `check_public` has seen to it that there are some."""
+    assert world.data.public is not None
+    return world.data.public
+
+
+def check_public(world: World, method: str) -> None:
+    """These methods need public data, and a server's model, if there is one, that takes images."""
+    if world.data.public is None:
+        raise ExperimentError(
+            f"{method} exchanges predictions of public samples, and there are none: set data.public, such as 0.5"
+        )
+    if world.server_model is not None and is_half(world.server_model):
+        raise ModelError(
+            f'models.server "{world.server_model}" is a half that takes features; {method} needs a whole model such as '
+            "resnet20"
+        )
+
+
+def drawn(world: World, round: int, count: int | None) -> Samples:
+    """The public samples of a round, which both sides draw alike: at most so many, all of them if None."""
+    public = public_of(world)
+    if count is None or count >= len(public):
+        return public
+    order = torch.randperm(len(public), generator=torch_generator(world.seed, "public of a round", round))
+    return public.select(order[:count].sort().values)
+
+
+def places(samples: Samples, ids: Tensor) -> Tensor:
+    """Where in `samples`, which are in the order of ids, the samples with these ids are."""
+    return torch.searchsorted(samples.index, ids.cpu())
+
+
+# ---- the server --------------------------------------------------------------------------------------------------
+
+
+def predictions(server: Server, model: nn.Module, samples: Samples) -> Tensor:
+    """The logits `[n, C]` of the server's model on plain images."""
+    size = server.world.server_optimizer.batch_size
+    return predict(model, server.batches(samples, size, shuffle=False, augment=False), server.world.classes)
+
+
+def gather(
+    fleet: Fleet, handler: Callable[..., Predictions], bodies: Mapping[int, Payload], samples: int, classes: int
+) -> dict[int, Tensor]:
+    """Ask for predictions of so many samples; what came, by client, less what is refused."""
+    came: dict[int, Tensor] = {}
+    for reply in fleet.ask(handler, bodies, in_order=True):
+        logits = reply.body.logits
+        if logits.dtype != torch.float32 or logits.shape != (samples, classes):
+            given = f"{logits.dtype} {list(logits.shape)}"
+            fleet.refuse(reply, f"logits are {given}; torch.float32 {[samples, classes]} is expected")
+        elif not bool(logits.isfinite().all()):
+            fleet.refuse(reply, "logits hold NaN or infinity")
+        else:
+            came[reply.client] = logits
+    return came
+
+
+def free(fleet: Fleet, clients: list[int]) -> list[int]:
+    """Those of a cohort that owe nothing: who missed a deadline cannot be asked again in this round."""
+    idle = set(fleet.idle())
+    return [k for k in clients if k in idle]
+
+
+def client_accuracies(fleet: Fleet, handler: Callable[..., Accuracy]) -> dict[int, float]:
+    """Each client measures its own model where it is."""
+    with fleet.aside("evaluation"):
+        replies = fleet.ask(handler, dict.fromkeys(fleet.clients(), Question()), in_order=True)
+        return {reply.client: reply.body.accuracy for reply in replies}
+
+
+def own_weights(world: World, client: int, kept: Mapping[str, Weights]) -> Weights:
+    """The weights of a client's own model; the first ones if it has not begun."""
+    return kept.get("model", world.client_architecture(client).probe.initial)
+
+
+# ---- the client --------------------------------------------------------------------------------------------------
+
+
+def own_model(client: Client) -> tuple[nn.Module, torch.optim.Optimizer]:
+    """The client's model and optimiser as it left them."""
+    model = client.model(client.state.get("model"))
+    optimizer = client.optimizer(model)
+    load_optimizer_tensors(optimizer, client.state.get("optimizer", {}))
+    return model, optimizer
+
+
+def keep(client: Client, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Leave model and optimiser for the next request."""
+    client.state = {"model": model.state_dict(), "optimizer": optimizer_tensors(optimizer)}
+
+
+def train_on(
+    client: Client, samples: Samples, model: nn.Module, optimizer: torch.optim.Optimizer, epochs: int
+) -> float:
+    """Some epochs of cross-entropy with the labels; the mean loss."""
+    return fit(
+        optimizer,
+        client.batches(samples, epochs=epochs),
+        lambda batch: F.cross_entropy(model(batch.images), batch.labels),
+    )
+
+
+def predictions_of(client: Client, model: nn.Module, samples: Samples) -> Tensor:
+    """The logits `[n, C]` of the client's model on plain images."""
+    return predict(model, client.batches(samples, shuffle=False, augment=False), client.world.classes)

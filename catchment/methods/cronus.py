@@ -1,0 +1,130 @@
+"""Cronus: Chang, Shejwalkar, Shokri, Houmansadr, Cronus: Robust and Heterogeneous Collaborative Learning, 2019.
+
+Clients of any architecture exchange predictions of unlabelled public samples, and the server takes, sample by sample,
+a robust mean of them: vectors far out along the direction in which they spread most are left out. Clients train on
+their private data and on the public samples with these soft labels.
+
+Departures: a client goes through the public and then through its private data, where the paper mixes both. The filter
+is that of `catchment.aggregators.Cronus`, whose bound is relative. The length of the phase before the first round is
+an option; the paper's number is not known to us.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import fmean
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from catchment.aggregators import Cronus as Filter
+from catchment.client import Client, ClientState
+from catchment.data import Batch
+from catchment.errors import at_least
+from catchment.fleet import Fleet
+from catchment.logits import (
+    Accuracy,
+    Predictions,
+    Question,
+    Trained,
+    check_public,
+    client_accuracies,
+    free,
+    gather,
+    keep,
+    own_model,
+    own_weights,
+    places,
+    predictions_of,
+    public_of,
+    train_on,
+)
+from catchment.method import Method, Metrics, on_client
+from catchment.server import Server
+from catchment.training import fit
+from catchment.world import World
+
+
+@dataclass
+class State:
+    """The server remembers nothing."""
+
+
+@dataclass(frozen=True)
+class Cronus(Method[State]):
+    """Robust exchange of soft labels."""
+
+    persistent: ClassVar[tuple[str, ...]] = ("model", "optimizer")
+    client_epochs: int = 1  # on private data
+    public_epochs: int = 1
+    start_epochs: int = 1  # on private data, before a client's first round
+    bound: float = 4.0  # the filter stops at this variance, over the squared usual deviation in the same direction
+    most: float = 0.4  # share of the clients that it may leave out
+
+    def __post_init__(self) -> None:
+        for name in ("client_epochs", "public_epochs", "start_epochs"):
+            at_least(name, getattr(self, name), 1)
+        _ = self.filter
+
+    @property
+    def filter(self) -> Filter:
+        """The robust mean."""
+        return Filter(self.bound, self.most)
+
+    def check(self, world: World) -> None:
+        """Public data must be there."""
+        check_public(world, "cronus")
+
+    def init(self, server: Server) -> State:
+        """Nothing."""
+        return State()
+
+    def round(self, server: Server, state: State, fleet: Fleet) -> None:
+        """Collect predictions, aggregate them robustly, send the soft labels back."""
+        cohort, samples = fleet.cohort(), len(public_of(server.world))
+        came = gather(fleet, self.predict, dict.fromkeys(cohort, Question()), samples, server.world.classes)
+        if not came:
+            return
+        soft_labels = Predictions(self.filter(torch.stack(list(came.values())), by_sample=True))
+        for _ in fleet.ask(self.local_training, dict.fromkeys(free(fleet, cohort), soft_labels)):
+            pass
+
+    @on_client
+    def predict(self, client: Client, request: Question) -> Predictions:
+        """Probabilities of the public samples; a client that has not begun trains on private data first."""
+        model, optimizer = own_model(client)
+        if "model" not in client.state:
+            train_on(client, client.train, model, optimizer, self.start_epochs)
+            keep(client, model, optimizer)
+        return Predictions(predictions_of(client, model, public_of(client.world)).softmax(1))
+
+    @on_client
+    def local_training(self, client: Client, request: Predictions) -> Trained:
+        """Cross-entropy to the soft labels, then to the labels of private data."""
+        model, optimizer = own_model(client)
+        public = public_of(client.world)
+
+        def soft(batch: Batch) -> Tensor:
+            labels = request.logits[places(public, batch.ids)].to(batch.images.device)
+            return F.cross_entropy(model(batch.images), labels)
+
+        fit(optimizer, client.batches(public, epochs=self.public_epochs), soft)
+        loss = train_on(client, client.train, model, optimizer, self.client_epochs)
+        keep(client, model, optimizer)
+        return Trained(loss)
+
+    def evaluate(self, server: Server, state: State, fleet: Fleet) -> Metrics:
+        """The mean over clients, each with its own model."""
+        clients = client_accuracies(fleet, self.test)
+        return Metrics(fmean(clients.values()) if clients else 0.0, clients=clients)
+
+    @on_client
+    def test(self, client: Client, request: Question) -> Accuracy:
+        """This client's model on the global test set."""
+        return Accuracy(client.evaluate(client.model(client.state.get("model"))).accuracy)
+
+    def client_model(self, server: Server, state: State, client: int, kept: ClientState) -> nn.Module:
+        """The client's own model."""
+        return server.client_model(client, own_weights(server.world, client, kept))

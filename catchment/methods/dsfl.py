@@ -1,0 +1,152 @@
+"""DS-FL: Itahara et al., Distillation-Based Semi-Supervised Federated Learning for Communication-Efficient
+Collaborative Training with Non-IID Private Data, IEEE TMC 2021.
+
+Clients train on private data and upload probabilities of unlabelled public samples; the server sharpens their mean
+(entropy reduction aggregation); clients and a model of the server train on the public samples with these soft labels.
+
+Departures: none known. The server's model is that of `models.server`; without one, the first of the clients', as in
+the paper, where all have the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from catchment.client import Client, ClientState
+from catchment.data import Batch
+from catchment.errors import ExperimentError, at_least
+from catchment.fleet import Fleet
+from catchment.logits import (
+    Accuracy,
+    Predictions,
+    Question,
+    Trained,
+    check_public,
+    client_accuracies,
+    drawn,
+    free,
+    gather,
+    keep,
+    own_model,
+    own_weights,
+    places,
+    predictions_of,
+    train_on,
+)
+from catchment.method import Method, Metrics, on_client
+from catchment.server import Server
+from catchment.training import fit
+from catchment.world import World
+
+
+@dataclass
+class State:
+    """The server's model."""
+
+    model: nn.Module  # w_g
+    optimizer: torch.optim.Optimizer
+
+
+@dataclass(frozen=True)
+class DSFL(Method[State]):
+    """Distillation-based semi-supervised federated learning."""
+
+    persistent: ClassVar[tuple[str, ...]] = ("model", "optimizer")
+    aggregates: ClassVar[bool] = True
+    client_epochs: int = 1  # of the update, on private data
+    public_epochs: int = 1  # of the distillation, on the clients
+    server_epochs: int = 1  # of the distillation, on the server
+    temperature: float = 0.1  # T of entropy reduction
+    aggregation: Literal["era", "sa"] = "era"  # entropy reduction, or the simple mean
+    samples: int | None = None  # public samples of a round, drawn afresh; all if not given
+
+    def __post_init__(self) -> None:
+        for name in ("client_epochs", "public_epochs", "server_epochs"):
+            at_least(name, getattr(self, name), 1)
+        if self.samples is not None:
+            at_least("samples", self.samples, 1)
+        if not self.temperature > 0:
+            raise ExperimentError(f"temperature is {self.temperature}; a number above 0 is expected")
+
+    def check(self, world: World) -> None:
+        """Public data, and a server model, if any, that takes images."""
+        check_public(world, "dsfl")
+
+    def init(self, server: Server) -> State:
+        """A fresh model."""
+        world = server.world
+        model = server.model() if world.server_model is not None else world.client_architecture(0).build()
+        return State(model, server.optimizer(model))
+
+    def round(self, server: Server, state: State, fleet: Fleet) -> None:
+        """Update and predict on the clients, aggregate, then distil on both sides."""
+        cohort = fleet.cohort()
+        samples = drawn(server.world, server.round, self.samples)
+        bodies = dict.fromkeys(cohort, Question())
+        came = gather(fleet, self.update_and_predict, bodies, len(samples), server.world.classes)
+        if not came:
+            return
+        t = server.aggregator(torch.stack(list(came.values())), by_sample=True)  # mean of the local probabilities
+        if self.aggregation == "era":
+            t = era(t, self.temperature)
+
+        def l_g(batch: Batch) -> Tensor:
+            labels = t[places(samples, batch.ids)].to(batch.images.device)
+            return F.cross_entropy(state.model(batch.images), labels)
+
+        state.model.train()
+        size = server.world.server_optimizer.batch_size
+        fit(state.optimizer, server.batches(samples, size, epochs=self.server_epochs), l_g)
+        for _ in fleet.ask(self.distillation, dict.fromkeys(free(fleet, cohort), Predictions(t))):
+            pass
+
+    @on_client
+    def update_and_predict(self, client: Client, request: Question) -> Predictions:
+        """Training on private data, then probabilities of this round's public samples."""
+        model, optimizer = own_model(client)
+        train_on(client, client.train, model, optimizer, self.client_epochs)
+        keep(client, model, optimizer)
+        samples = drawn(client.world, client.round, self.samples)
+        return Predictions(predictions_of(client, model, samples).softmax(1))
+
+    @on_client
+    def distillation(self, client: Client, request: Predictions) -> Trained:
+        """Cross-entropy to the soft labels."""
+        model, optimizer = own_model(client)
+        samples = drawn(client.world, client.round, self.samples)
+
+        def l_k(batch: Batch) -> Tensor:
+            labels = request.logits[places(samples, batch.ids)].to(batch.images.device)
+            return F.cross_entropy(model(batch.images), labels)
+
+        loss = fit(optimizer, client.batches(samples, epochs=self.public_epochs), l_k)
+        keep(client, model, optimizer)
+        return Trained(loss)
+
+    def evaluate(self, server: Server, state: State, fleet: Fleet) -> Metrics:
+        """The server's model, and each client's own."""
+        score = server.evaluate(state.model)
+        return Metrics(score.accuracy, server=score.as_dict(), clients=client_accuracies(fleet, self.test))
+
+    @on_client
+    def test(self, client: Client, request: Question) -> Accuracy:
+        """This client's model on the global test set."""
+        return Accuracy(client.evaluate(client.model(client.state.get("model"))).accuracy)
+
+    def client_model(self, server: Server, state: State, client: int, kept: ClientState) -> nn.Module:
+        """The client's own model."""
+        return server.client_model(client, own_weights(server.world, client, kept))
+
+    def server_model(self, server: Server, state: State) -> nn.Module:
+        """The server's model."""
+        return state.model
+
+
+def era(mean: Tensor, temperature: float) -> Tensor:
+    """Entropy reduction: softmax of the mean probabilities `[n, C]` over T; the lower T, the sharper."""
+    return (mean / temperature).softmax(1)

@@ -1,0 +1,173 @@
+"""FedDF: Lin, Kong, Stich, Jaggi, Ensemble Distillation for Robust Model Fusion in Federated Learning, NeurIPS 2020.
+
+A round begins as in FedAvg. Then the mean of the clients' weights is a student, which the server trains on unlabelled
+public samples towards the mean of the clients' logits. Clients of several architectures (Algorithm 3): one student for
+each, from the mean of its own clients, and all clients teach all students.
+
+Departures: teachers and students see plain images, so that every teacher is asked once a round about a sample, and its
+weights need not be kept; early stopping uses labels of the public test samples, where the authors hold out a part of
+the training data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from math import ceil, cos, pi
+from statistics import fmean
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from catchment.client import Client, ClientState
+from catchment.data import Batch
+from catchment.data.batching import batch_sizes
+from catchment.errors import ModelError, UserError, at_least
+from catchment.fleet import Fleet, Reply
+from catchment.logits import check_public, places, predictions, public_of
+from catchment.losses import distillation
+from catchment.method import Method, Metrics, on_client
+from catchment.optimizers import set_rate
+from catchment.server import Server
+from catchment.training import Weights, copy_weights, fit
+from catchment.weights import GlobalModel, LocalModel
+from catchment.world import World
+
+
+@dataclass
+class State:
+    """The students."""
+
+    weights: dict[str, Weights]  # by architecture
+
+
+@dataclass(frozen=True)
+class FedDF(Method[State]):
+    """Averaging, then ensemble distillation."""
+
+    aggregates: ClassVar[bool] = True
+    client_epochs: int = 1
+    server_steps: int = 10_000  # at most so many batches of distillation; the learning rate falls along a cosine
+    validate_every: int = 100  # steps
+    stop_after: int | None = 1000  # steps without a better accuracy on public test samples; None: never, no labels
+
+    def __post_init__(self) -> None:
+        for name in ("client_epochs", "server_steps", "validate_every"):
+            at_least(name, getattr(self, name), 1)
+        if self.stop_after is not None:
+            at_least("stop_after", self.stop_after, 1)
+
+    def check(self, world: World) -> None:
+        """Public data must be there."""
+        check_public(world, "feddf")
+
+    def init(self, server: Server) -> State:
+        """The first weights of each architecture."""
+        return State({a.name: a.probe.initial for a in server.world.client_architectures})
+
+    def round(self, server: Server, state: State, fleet: Fleet) -> None:
+        """Local training, a mean for each architecture, and distillation from everybody."""
+        world = server.world
+        students = {name: GlobalModel(weights) for name, weights in state.weights.items()}
+        bodies = {k: students[world.client_architecture(k).name] for k in fleet.cohort()}
+        means = {name: server.aggregator.running() for name in state.weights}
+        teachers = []  # logits of each client, [N_0, C]
+        for reply in fleet.ask(self.local_training, bodies, in_order=True):
+            logits = self.teacher(server, fleet, reply)
+            if logits is not None:
+                teachers.append(logits)
+                means[world.client_architecture(reply.client).name].add(reply.body.weights, reply.body.samples)
+        if not teachers:
+            return
+        ensemble = server.aggregator(torch.stack(teachers), by_sample=True)
+        for name, mean in means.items():
+            model = self.student(server, mean.value() if mean.weight else state.weights[name], name)
+            state.weights[name] = self.distil(server, model, ensemble)
+
+    @on_client
+    def local_training(self, client: Client, request: GlobalModel) -> LocalModel:
+        """Some epochs of cross-entropy from the student's weights."""
+        model = client.model(request.weights)
+        loss = fit(
+            client.optimizer(model),
+            client.batches(epochs=self.client_epochs),
+            lambda batch: F.cross_entropy(model(batch.images), batch.labels),
+        )
+        return LocalModel(model.state_dict(), len(client.train), loss)
+
+    def teacher(self, server: Server, fleet: Fleet, reply: Reply[LocalModel]) -> Tensor | None:
+        """The logits of a client's model on the public samples; None if it cannot be used."""
+        try:
+            model = server.client_model(reply.client, reply.body.weights)
+        except ModelError as error:
+            fleet.refuse(reply, str(error))
+            return None
+        logits = predictions(server, model, public_of(server.world))
+        if not bool(logits.isfinite().all()):
+            fleet.refuse(reply, "its model gives NaN or infinity on public samples")
+            return None
+        if reply.body.samples < 1:
+            fleet.refuse(reply, f"it says that it has {reply.body.samples} samples")
+            return None
+        return logits
+
+    def student(self, server: Server, weights: Weights, architecture: str) -> nn.Module:
+        """A model of an architecture, to train or to evaluate."""
+        return server.client_model(server.world.client_models.index(architecture), weights)
+
+    def distil(self, server: Server, model: nn.Module, ensemble: Tensor) -> Weights:
+        """AVGLOGITS: KL(mean of the teachers || student) on public samples; the best weights, or the last."""
+        settings, public = server.world.server_optimizer, public_of(server.world)
+        optimizer = settings.build(model.parameters())
+        epochs = ceil(self.server_steps / len(batch_sizes(len(public), settings.batch_size)))
+
+        def annealed() -> Iterator[Batch]:
+            batches = server.batches(public, settings.batch_size, epochs=epochs, augment=False)
+            for step, batch in enumerate(islice(batches, self.server_steps)):
+                set_rate(optimizer, settings.lr * (1 + cos(pi * step / self.server_steps)) / 2)
+                yield batch
+
+        def divergence(batch: Batch) -> Tensor:
+            return distillation(model(batch.images), ensemble[places(public, batch.ids)].to(batch.images.device), 1.0)
+
+        steps = annealed()
+        best, waited, weights = -1.0, 0, Weights()
+        for _ in range(ceil(self.server_steps / self.validate_every)):
+            model.train()
+            fit(optimizer, islice(steps, self.validate_every), divergence)
+            if self.stop_after is None:
+                continue
+            accuracy = server.evaluate(model, server.world.data.public_test).accuracy
+            if accuracy > best:
+                best, waited, weights = accuracy, 0, copy_weights(model)
+            else:
+                waited += self.validate_every
+            if waited >= self.stop_after:
+                break
+        return weights or copy_weights(model)
+
+    def evaluate(self, server: Server, state: State, fleet: Fleet) -> Metrics:
+        """The students; every client has that of its architecture."""
+        scores = {name: server.evaluate(self.student(server, w, name)) for name, w in state.weights.items()}
+        clients = {k: scores[server.world.client_architecture(k).name].accuracy for k in fleet.clients()}
+        return Metrics(
+            fmean(clients.values()) if clients else 0.0,
+            server={key: fmean(score.as_dict()[key] for score in scores.values()) for key in ("accuracy", "loss")},
+            clients=clients,
+            more={f"{name}_accuracy": score.accuracy for name, score in scores.items()} if len(scores) > 1 else {},
+        )
+
+    def client_model(self, server: Server, state: State, client: int, kept: ClientState) -> nn.Module:
+        """The student of the client's architecture."""
+        return server.client_model(client, state.weights[server.world.client_architecture(client).name])
+
+    def server_model(self, server: Server, state: State) -> nn.Module:
+        """The student, if there is only one."""
+        if len(state.weights) > 1:
+            raise UserError(
+                f"feddf has a student for each of {', '.join(state.weights)}; ask for the model of a client instead"
+            )
+        return server.client_model(0, *state.weights.values())

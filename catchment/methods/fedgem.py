@@ -1,0 +1,300 @@
+"""FedGEM and FedGEMS: Federated Learning of Larger Server Models via Selective Knowledge Fusion, under review, 2021.
+
+Small models of any architecture train on the devices, a larger one on the server; they teach each other with their
+logits on a public labelled set X0. FedGEM: the server learns from the mean of all clients on all of X0. FedGEMS: it
+asks only about samples that it gets wrong and never got right, and only of those who get them right.
+
+Departures:
+- The selection is made once a round, from the server's predictions at its start, so that one request a client carries
+  all wanted samples; the paper decides batch by batch.
+- The server's logits that go down are those after its training, in eval mode; the paper takes them as it goes along.
+- Nobody right about a sample, which the paper leaves open: cross-entropy alone. An entropy of zero, which would weigh
+  infinitely: entropies have a floor.
+- An ablation of Table 5 is not explained: here a path that is switched off leaves its samples to the next one.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from catchment.client import Client, ClientState
+from catchment.data import Batch
+from catchment.errors import ExperimentError, ModelError, at_least
+from catchment.fleet import Fleet
+from catchment.logits import (
+    Accuracy,
+    Predictions,
+    Question,
+    Trained,
+    check_public,
+    client_accuracies,
+    free,
+    gather,
+    keep,
+    own_model,
+    own_weights,
+    places,
+    predictions,
+    predictions_of,
+    public_of,
+    train_on,
+)
+from catchment.message import Payload
+from catchment.method import Method, Metrics, on_client
+from catchment.optimizers import set_rate
+from catchment.server import Server
+from catchment.training import drops, fit
+from catchment.world import World
+
+ENTROPY_FLOOR = 1e-3  # nats
+
+
+@dataclass(frozen=True)
+class Wanted(Payload):
+    """The public samples that a client shall predict, down."""
+
+    positions: Tensor | None = None  # int32 [n], ascending places in X0; None: all of it
+
+
+@dataclass(frozen=True)
+class ServerLogits(Payload):
+    """The server's logits, down."""
+
+    logits: Tensor  # L_s, [N_0, C]
+    rate: float = 1.0  # of the learning rate
+
+
+@dataclass
+class State:
+    """What the server remembers."""
+
+    model: nn.Module  # f_s
+    optimizer: torch.optim.Optimizer
+    pool: Tensor  # L_Global, [N_0, C]: the last right logits of each sample; FedGEMS fills it
+    pooled: Tensor  # bool [N_0]: the sample is in the pool
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What the server shall learn in a round, besides the labels."""
+
+    teacher: Tensor  # [N_0, C]
+    distilled: Tensor  # bool [N_0]: the sample has a teacher
+
+
+@dataclass(frozen=True)
+class LargerServer(Method[State]):
+    """The round that FedGEM and FedGEMS share (Algorithm 1)."""
+
+    persistent: ClassVar[tuple[str, ...]] = ("model", "optimizer")
+    client_epochs: int = 1  # on private data
+    public_epochs: int = 1  # of a client, on X0
+    server_epochs: int = 1
+    epsilon: float = 0.75  # share of cross-entropy where there is a teacher
+    temperature: float = 1.0
+    patience: int | None = None  # evaluations without a better accuracy before both learning rates drop
+    factor: float = 0.1  # by which they drop
+
+    def __post_init__(self) -> None:
+        for name in ("client_epochs", "public_epochs", "server_epochs"):
+            at_least(name, getattr(self, name), 1)
+        if self.patience is not None:
+            at_least("patience", self.patience, 1)
+        if not 0 <= self.epsilon <= 1:
+            raise ExperimentError(f"epsilon is {self.epsilon}; a share from 0 to 1 is expected")
+        if not self.temperature > 0:
+            raise ExperimentError(f"temperature is {self.temperature}; a number above 0 is expected")
+        if not 0 < self.factor < 1:
+            raise ExperimentError(f"factor is {self.factor}; a number between 0 and 1 is expected")
+
+    def check(self, world: World) -> None:
+        """Public data, and a server model that takes images."""
+        name = type(self).__name__.lower()
+        if world.server_model is None:
+            raise ModelError(f"{name} trains a larger model on the server; set models.server, such as resnet56")
+        check_public(world, name)
+
+    def init(self, server: Server) -> State:
+        """A fresh server model and an empty pool."""
+        model, n_0 = server.model(), len(public_of(server.world))
+        pool = torch.zeros(n_0, server.world.classes)
+        return State(model, server.optimizer(model), pool, torch.zeros(n_0, dtype=torch.bool))
+
+    def round(self, server: Server, state: State, fleet: Fleet) -> None:
+        """ServerExecute: knowledge fusion, server training, transfer to the clients."""
+        cohort = fleet.cohort()
+        set_rate(state.optimizer, server.world.server_optimizer.lr * self.rate(server))
+        self.train_server(server, state, self.fuse(server, state, fleet, cohort))
+        l_s = ServerLogits(predictions(server, state.model, public_of(server.world)), self.rate(server))
+        for _ in fleet.ask(self.client_train, dict.fromkeys(free(fleet, cohort), l_s)):
+            pass
+
+    @abstractmethod
+    def fuse(self, server: Server, state: State, fleet: Fleet, cohort: list[int]) -> Lesson:
+        """Ask the clients, and make one teacher of what they know."""
+
+    def rate(self, server: Server) -> float:
+        """The share of the learning rates that is left after the plateaus so far."""
+        return 1.0 if self.patience is None else self.factor ** drops(server.history, self.patience)
+
+    def train_server(self, server: Server, state: State, lesson: Lesson) -> None:
+        """Some epochs on X0: equations 1, 2 and 5, sample by sample."""
+        public = public_of(server.world)
+
+        def l_s(batch: Batch) -> Tensor:
+            at = places(public, batch.ids)
+            teacher, distilled = (tensor[at].to(server.world.device) for tensor in (lesson.teacher, lesson.distilled))
+            logits = state.model(batch.images)
+            return fusion_loss(logits, batch.labels, teacher, distilled, self.epsilon, self.temperature)
+
+        state.model.train()
+        size = server.world.server_optimizer.batch_size
+        fit(state.optimizer, server.batches(public, size, epochs=self.server_epochs), l_s)
+
+    # ---- the client ----
+
+    @on_client
+    def client_select(self, client: Client, request: Wanted) -> Predictions:
+        """ClientSelect: the logits of the wanted samples; a client that has not begun trains on private data first."""
+        model, optimizer = own_model(client)
+        if "model" not in client.state:
+            train_on(client, client.train, model, optimizer, self.client_epochs)
+            keep(client, model, optimizer)
+        wanted = public_of(client.world)
+        if request.positions is not None:
+            wanted = wanted.select(request.positions.long())
+        return Predictions(predictions_of(client, model, wanted))
+
+    @on_client
+    def client_train(self, client: Client, request: ServerLogits) -> Trained:
+        """ClientTrain: equation 6 on X0, then cross-entropy on private data."""
+        model, optimizer = own_model(client)
+        set_rate(optimizer, client.world.client_optimizer.lr * request.rate)
+        public = public_of(client.world)
+
+        def l_c(batch: Batch) -> Tensor:
+            teacher = request.logits[places(public, batch.ids)].to(batch.images.device)
+            everything = torch.ones(len(batch.ids), dtype=torch.bool, device=batch.images.device)
+            logits = model(batch.images)
+            return fusion_loss(logits, batch.labels, teacher, everything, self.epsilon, self.temperature)
+
+        fit(optimizer, client.batches(public, epochs=self.public_epochs), l_c)
+        loss = train_on(client, client.train, model, optimizer, self.client_epochs)
+        keep(client, model, optimizer)
+        return Trained(loss)
+
+    # ---- what comes out ----
+
+    def evaluate(self, server: Server, state: State, fleet: Fleet) -> Metrics:
+        """The server's model, and each client's own."""
+        score = server.evaluate(state.model)
+        return Metrics(score.accuracy, server=score.as_dict(), clients=client_accuracies(fleet, self.test))
+
+    @on_client
+    def test(self, client: Client, request: Question) -> Accuracy:
+        """This client's model on the global test set."""
+        return Accuracy(client.evaluate(client.model(client.state.get("model"))).accuracy)
+
+    def client_model(self, server: Server, state: State, client: int, kept: ClientState) -> nn.Module:
+        """The client's own model."""
+        return server.client_model(client, own_weights(server.world, client, kept))
+
+    def server_model(self, server: Server, state: State) -> nn.Module:
+        """The larger model."""
+        return state.model
+
+
+@dataclass(frozen=True)
+class FedGEM(LargerServer):
+    """The mean of all clients teaches the server all of X0."""
+
+    aggregates: ClassVar[bool] = True
+
+    def fuse(self, server: Server, state: State, fleet: Fleet, cohort: list[int]) -> Lesson:
+        """The mean logits of the clients on all samples."""
+        n_0, classes = state.pool.shape
+        came = gather(fleet, self.client_select, dict.fromkeys(cohort, Wanted()), n_0, classes)
+        if not came:
+            return Lesson(torch.zeros(n_0, classes), torch.zeros(n_0, dtype=torch.bool))
+        mean = server.aggregator(torch.stack(list(came.values())), by_sample=True)
+        return Lesson(mean, torch.ones(n_0, dtype=torch.bool))
+
+
+@dataclass(frozen=True)
+class FedGEMS(LargerServer):
+    """The server learns by itself what it can, and asks selected clients about the rest."""
+
+    self_training: bool = True  # samples that the server predicts right: labels alone
+    self_distillation: bool = True  # those that it predicted right before: its own logits of then
+    ensemble_distillation: bool = True  # the rest: the clients that predict them right
+
+    def fuse(self, server: Server, state: State, fleet: Fleet, cohort: list[int]) -> Lesson:
+        """SelectiveKnowledgeFusion: three paths, each sample takes one."""
+        public = public_of(server.world)
+        l_s = predictions(server, state.model, public)
+        right = l_s.argmax(1) == public.targets
+        state.pool = torch.where(right.unsqueeze(1), l_s, state.pool)
+        state.pooled = state.pooled | right
+
+        by_itself = right & self.self_training
+        from_pool = ~by_itself & state.pooled & self.self_distillation
+        from_clients = ~by_itself & ~from_pool & self.ensemble_distillation
+        positions = from_clients.nonzero().squeeze(1)
+
+        teacher, distilled = state.pool.clone(), from_pool.clone()
+        if len(positions):
+            wanted = Wanted(positions.to(torch.int32))
+            bodies = dict.fromkeys(cohort, wanted)
+            came = gather(fleet, self.client_select, bodies, len(positions), server.world.classes)
+            if came:
+                l_c = torch.stack(list(came.values()))
+                alpha = client_weights(l_c, public.targets[positions])
+                teacher[positions] = (alpha.unsqueeze(2) * l_c).sum(0)
+                distilled[positions] = alpha.sum(0) > 0
+        server.notes = {
+            "self_training": int(by_itself.sum()),
+            "self_distillation": int(from_pool.sum()),
+            "ensemble_distillation": len(positions),
+            "nobody_right": len(positions) - int(distilled[positions].sum()),
+        }
+        return Lesson(teacher, distilled)
+
+
+# ---- equations ---------------------------------------------------------------------------------------------------
+
+
+def fusion_loss(
+    logits: Tensor, labels: Tensor, teacher: Tensor, distilled: Tensor, epsilon: float, temperature: float
+) -> Tensor:
+    """Equations 1, 2, 5 and 6, mean over samples: L_CE, or eps L_CE + (1 - eps) D_KL(teacher || logits) if distilled.
+
+    Logits and teacher are `[B, C]`, labels and distilled `[B]`; D_KL at temperature T is scaled by T^2.
+    """
+    l_ce = F.cross_entropy(logits, labels, reduction="none")
+    d_kl = F.kl_div(
+        F.log_softmax(logits / temperature, 1),
+        F.log_softmax(teacher / temperature, 1),
+        reduction="none",
+        log_target=True,
+    ).sum(1)
+    blend = epsilon * l_ce + (1 - epsilon) * temperature**2 * d_kl
+    return torch.where(distilled, blend, l_ce).mean()
+
+
+def entropy(logits: Tensor) -> Tensor:
+    """Equation 3: H(p) of each prediction in nats, `[..., C]` to `[...]`."""
+    log_p = F.log_softmax(logits, -1)
+    return -(log_p.exp() * log_p).sum(-1)
+
+
+def client_weights(logits: Tensor, labels: Tensor) -> Tensor:
+    """Equation 4: alpha `[K, n]` for logits `[K, n, C]`, a softmax of 1/H over those who are right, else 0."""
+    reliable = logits.argmax(2) == labels
+    confidence = 1 / entropy(logits).clamp(min=ENTROPY_FLOOR)
+    return confidence.masked_fill(~reliable, -torch.inf).softmax(0).nan_to_num(0.0)  # 0 / 0 where nobody is right

@@ -1,0 +1,131 @@
+"""FedMD: Li, Wang, FedMD: Heterogenous Federated Learning via Model Distillation, NeurIPS workshop, 2019.
+
+Clients of any architecture talk in class scores: all score the same public samples, the server sends back the mean of
+the scores, every client first fits its own to them (digest) and then trains on its private data (revisit).
+
+Departures: transfer learning lasts a fixed number of epochs, where the authors stop early. With `transfer_epochs = 0`,
+which is not in the paper, a client begins with one revisit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import fmean
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from catchment.client import Client, ClientState
+from catchment.data import Batch
+from catchment.errors import at_least
+from catchment.fleet import Fleet
+from catchment.logits import (
+    Accuracy,
+    Predictions,
+    Question,
+    Trained,
+    check_public,
+    client_accuracies,
+    drawn,
+    free,
+    gather,
+    keep,
+    own_model,
+    own_weights,
+    places,
+    predictions_of,
+    public_of,
+    train_on,
+)
+from catchment.losses import distillation
+from catchment.method import Method, Metrics, on_client
+from catchment.server import Server
+from catchment.training import fit
+from catchment.world import World
+
+
+@dataclass
+class State:
+    """The server remembers nothing."""
+
+
+@dataclass(frozen=True)
+class FedMD(Method[State]):
+    """Model distillation among clients."""
+
+    persistent: ClassVar[tuple[str, ...]] = ("model", "optimizer")
+    aggregates: ClassVar[bool] = True
+    client_epochs: int = 1  # of a revisit, on private data
+    public_epochs: int = 1  # of a digest
+    alignment: int | None = 5000  # public samples that are scored in a round, drawn afresh; all if there are not more
+    digest: Literal["l1", "kl"] = "l1"  # between the scores, or KL(mean || own) of their softmax
+    transfer_epochs: int = 25  # on the public data, then as many on private data, before a client's first round
+
+    def __post_init__(self) -> None:
+        for name in ("client_epochs", "public_epochs"):
+            at_least(name, getattr(self, name), 1)
+        at_least("transfer_epochs", self.transfer_epochs, 0)
+        if self.alignment is not None:
+            at_least("alignment", self.alignment, 1)
+
+    def check(self, world: World) -> None:
+        """Public data must be there."""
+        check_public(world, "fedmd")
+
+    def init(self, server: Server) -> State:
+        """Nothing."""
+        return State()
+
+    def round(self, server: Server, state: State, fleet: Fleet) -> None:
+        """Communicate, aggregate, distribute; digest and revisit are the clients'."""
+        cohort = fleet.cohort()
+        samples = len(drawn(server.world, server.round, self.alignment))
+        came = gather(fleet, self.communicate, dict.fromkeys(cohort, Question()), samples, server.world.classes)
+        if not came:
+            return
+        consensus = Predictions(server.aggregator(torch.stack(list(came.values())), by_sample=True))
+        for _ in fleet.ask(self.digest_and_revisit, dict.fromkeys(free(fleet, cohort), consensus)):
+            pass
+
+    @on_client
+    def communicate(self, client: Client, request: Question) -> Predictions:
+        """The class scores of this round's public samples; a client that has not begun does so first."""
+        model, optimizer = own_model(client)
+        if "model" not in client.state:
+            if self.transfer_epochs:
+                train_on(client, public_of(client.world), model, optimizer, self.transfer_epochs)
+            train_on(client, client.train, model, optimizer, self.transfer_epochs or self.client_epochs)
+            keep(client, model, optimizer)
+        return Predictions(predictions_of(client, model, drawn(client.world, client.round, self.alignment)))
+
+    @on_client
+    def digest_and_revisit(self, client: Client, request: Predictions) -> Trained:
+        """Approach the consensus on the public samples, then train on private data."""
+        model, optimizer = own_model(client)
+        samples = drawn(client.world, client.round, self.alignment)
+
+        def approach(batch: Batch) -> Tensor:
+            consensus = request.logits[places(samples, batch.ids)].to(batch.images.device)
+            scores = model(batch.images)
+            return F.l1_loss(scores, consensus) if self.digest == "l1" else distillation(scores, consensus, 1.0)
+
+        fit(optimizer, client.batches(samples, epochs=self.public_epochs), approach)
+        loss = train_on(client, client.train, model, optimizer, self.client_epochs)
+        keep(client, model, optimizer)
+        return Trained(loss)
+
+    def evaluate(self, server: Server, state: State, fleet: Fleet) -> Metrics:
+        """The mean over clients, each with its own model."""
+        clients = client_accuracies(fleet, self.test)
+        return Metrics(fmean(clients.values()) if clients else 0.0, clients=clients)
+
+    @on_client
+    def test(self, client: Client, request: Question) -> Accuracy:
+        """This client's model on the global test set."""
+        return Accuracy(client.evaluate(client.model(client.state.get("model"))).accuracy)
+
+    def client_model(self, server: Server, state: State, client: int, kept: ClientState) -> nn.Module:
+        """The client's own model."""
+        return server.client_model(client, own_weights(server.world, client, kept))
