@@ -339,7 +339,7 @@ def test_more_clients_than_samples_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({}, "a partition needs a name; known: classes_per_client, dirichlet, iid, main_class, table"),
+        ({}, "a partition needs a name; known: classes_per_client, dirichlet, iid, main_class, own, table"),
         ({"name": "dirichlt"}, 'unknown partition "dirichlt"; did you mean "dirichlet"?'),
         ({"name": "dirichlet", "alhpa": 1}, 'partition "dirichlet" has no option "alhpa"; did you mean "alpha"?'),
         ({"name": "dirichlet", "labels": 1}, 'partition "dirichlet" has no option "labels"'),

@@ -403,7 +403,9 @@ def test_wrong_labels(folder: Path, write_split: Write, random_images: Draw) -> 
     write_split(folder / "test.parquet", random_images(3), [0, None, 1], names="abc")
     with pytest.raises(DataError, match=r"test.parquet has 1 rows without a label"):
         read(folder)
-    write_split(folder / "test.parquet", random_images(3), ["a", "b", "c"])
+    write_split(folder / "test.parquet", random_images(3), ["a", "c", "b"])
+    assert read(folder).test.targets.tolist() == [0, 2, 1]  # the train split has these names
+    write_split(folder / "train.parquet", random_images(3), [0, 1, 2])
     with pytest.raises(DataError, match=r"labels are text in one of .* and numbers in the other"):
         read(folder)
 
