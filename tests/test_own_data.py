@@ -22,6 +22,7 @@ from catchment.fleet import Reply
 from catchment.message import Message, Request
 from catchment.methods.fedgkt import Knowledge
 from catchment.report import write_report
+from catchment.run import begin, go_on
 from catchment.server import Server
 from catchment.transports.fake import Fake
 
@@ -76,10 +77,9 @@ class Devices:
         return serve(self.worlds[k], request, self.versions[k] if self.worlds[k].remembers else None, Workbench())
 
 
-def run(e: Experiment, folders: list[Path], monkeypatch: pytest.MonkeyPatch, out: Path | None = None) -> dict:
+def run(e: Experiment, folders: list[Path], out: Path) -> dict:
     devices = Devices(e, e.build_world().data.dataset.form, folders)
-    monkeypatch.setattr(Experiment, "build_transport", lambda *_: Fake(len(folders), devices.answer))
-    return catchment.run(e, out)
+    return go_on(begin(e, out), lambda world, directory: Fake(len(folders), devices.answer))
 
 
 ASYNCHRONOUS = ("fedgkt, asynchronous", "transfer")  # what is in flight at the end is booked by who had it come
@@ -90,13 +90,11 @@ TRIED = [
 
 
 @pytest.mark.parametrize("name", TRIED)
-def test_own_data_give_what_the_same_data_give_when_they_are_dealt(
-    name: str, folders: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_own_data_give_what_the_same_data_give_when_they_are_dealt(name: str, folders: Path, tmp_path: Path) -> None:
     in_order = {"name": "worlds_by_hand:in_order", "sizes": list(SIZES)}
     expected = catchment.run(build(name, {"name": str(folders / "whole"), "partition": in_order}))
     e = over_a_network(name, folders / "server")
-    found = run(e, [folders / str(k) for k in range(3)], monkeypatch)
+    found = run(e, [folders / str(k) for k in range(3)], tmp_path / "run")
     assert [found[what] for what in ("refused", "failed", "lost")] == [0, 0, 0]
     assert found["accuracy"] == expected["accuracy"]
     if name not in ASYNCHRONOUS:
@@ -108,11 +106,9 @@ def test_own_data_give_what_the_same_data_give_when_they_are_dealt(
     assert set(found["costs"]["peak_memory"].values()) == {None}
 
 
-def test_a_report_of_such_a_run_says_what_it_does_not_know(
-    folders: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_report_of_such_a_run_says_what_it_does_not_know(folders: Path, tmp_path: Path) -> None:
     e = over_a_network("fedgkt", folders / "server", rounds=1)
-    run(e, [folders / str(k) for k in range(3)], monkeypatch, tmp_path / "run")
+    run(e, [folders / str(k) for k in range(3)], tmp_path / "run")
     page = write_report([tmp_path / "run"], tmp_path / "report.html").read_text()
     assert "not measured" in page
     assert "own" in page
