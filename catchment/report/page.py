@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from catchment.errors import UserError
-from catchment.report.reading import TROUBLES, RunFiles, labels
+from catchment.report.reading import NEWS, TROUBLES, RunFiles, labels
 from catchment.report.showing import MISSING, human_bytes, human_seconds, percent, printable
 from catchment.report.style import CSS
 from catchment.report.tables import Column, summary_columns
@@ -240,11 +240,11 @@ def _strengths(used: Sequence[dict[str, float]]) -> str:
 
 
 def _events(runs: Sequence[RunFiles]) -> str:
-    """What did not arrive as asked."""
+    """What did not arrive as asked, and who came and went."""
     parts = []
     for label, run in zip(labels(runs), runs):
         events = [(record["round"], event) for record in run.rounds for event in record["events"]]
-        events = [(number, event) for number, event in events if event["what"] in TROUBLES]
+        events = [(number, event) for number, event in events if event["what"] in (*TROUBLES, *NEWS)]
         if not events:
             continue
         if len(runs) > 1:
