@@ -23,7 +23,7 @@ demo: setup
 	@$(BIN)/catchment report runs/demo/standalone runs/demo/fedgkt runs/demo/centralized --out runs/demo/report.html
 
 test: setup
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"
 
 slow: setup
 	$(BIN)/python -m pytest -m slow
