@@ -1,0 +1,67 @@
+"""The Flower app of the examples, by Flower's own commands, and the other way to run locally."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr")
+
+from federations import left_running, until
+from worlds import experiment
+
+import catchment
+from catchment.flower.federation import environment, free_port
+
+pytestmark = pytest.mark.slow
+
+APP = Path(catchment.__file__).parents[1] / "examples" / "flower_app"
+
+
+def test_the_example_runs_by_flowers_own_commands(tmp_path):
+    home = tmp_path / "home"
+    home.mkdir()
+    settings = environment(home)
+    port = free_port()
+    (home / "config.toml").write_text(
+        f'[superlink]\ndefault = "here"\n[superlink.here]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
+    )
+    link = ["flower-superlink", "--insecure", "--port", str(port), "--disable-runtime-dependency-installation"]
+    nodes = [
+        ["flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{port}", "--port", str(free_port()),
+         "--node-config", f"partition-id={k} state=\"{tmp_path / 'state'}\""]
+        for k in range(2)
+    ]  # fmt: skip
+    with (tmp_path / "log").open("wb") as log:
+        processes = [
+            subprocess.Popen(command, cwd=tmp_path, env=settings, stdout=log, stderr=subprocess.STDOUT)
+            for command in (link, *nodes)
+        ]
+    try:
+        until(lambda: "Uvicorn running" in (tmp_path / "log").read_text(), "the SuperLink")
+        done = subprocess.run(["flwr", "run", str(APP), "here"], env=settings, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        result = tmp_path / "runs" / "flower-app" / "result.json"
+        until(result.exists, (tmp_path / "log").read_text, 400)
+    finally:
+        for process in reversed(processes):
+            process.terminate()
+        for process in processes:
+            process.wait(30)
+    found = json.loads(result.read_text())
+    assert found["lost"] == found["failed"] == 0
+    here = catchment.run(catchment.Experiment.load(APP / "app" / "experiment.toml"))
+    assert found["fingerprint"] == here["fingerprint"]
+
+
+def test_without_private_names_results_are_the_same(tmp_path):
+    here = catchment.run(experiment("fedgkt", rounds=2, data={"clients": 2}))
+    stock = {"engine": "flower", "flower": {"stock": True}}
+    there = catchment.run(experiment("fedgkt", rounds=2, data={"clients": 2}, **stock), tmp_path / "run")
+    assert there["fingerprint"] == here["fingerprint"]
+    assert there["bytes"] == here["bytes"]
+    assert not left_running(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"run"}
