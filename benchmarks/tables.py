@@ -428,7 +428,22 @@ def spool(measured: Record) -> str:
     return markdown(head, rows)
 
 
-MEASURED = {"engine": engine, "fedgkt": fedgkt, "spool": spool, "peers": peers, "edge_cost": edge_cost}
+def device(measured: Record) -> str:
+    """What an install takes on the disk."""
+    rows = []
+    for extras, row in measured["extras"].items():
+        others = [f"{name} {size:.0f}" for name, size in row["mb"].items() if name not in ("torch", "others")]
+        rows.append(
+            [f"`catchment[{extras}]`", f"{row['total_mb']:,.0f}", f"{row['mb']['torch']:.0f}",
+             f"{row['without_torch_mb']:.0f}", str(row["packages"]), ", ".join(others[:4])]
+        )  # fmt: skip
+    head = [f"Python {measured['python']}, {measured['machine']}", "MB", "PyTorch", "all else", "packages", "largest"]
+    return markdown(head, rows)
+
+
+MEASURED = {
+    "engine": engine, "fedgkt": fedgkt, "spool": spool, "device": device, "peers": peers, "edge_cost": edge_cost
+}  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:

@@ -591,7 +591,9 @@ def test_methods_refuse_worlds_in_which_they_cannot_work():
 
 def test_a_missing_data_set_says_where_it_was_looked_for(tmp_path):
     experiment = changed(SMALL, data__name="cifar10", data__root=str(tmp_path))
-    with pytest.raises(DataError, match=r'data set "cifar10" is not at .*cifar10 \(no train.parquet or train.npz there\)'):
+    with pytest.raises(
+        DataError, match=r'data set "cifar10" is not at .*cifar10 \(no train.parquet or train.npz there\)'
+    ):
         experiment.build_world()
 
 
