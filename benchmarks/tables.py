@@ -574,6 +574,19 @@ def namespaces(measured: Record) -> str:
     return markdown(list(cells), [[str(cell) for cell in cells.values()]])
 
 
+def device(measured: Record) -> str:
+    """What an install takes on the disk."""
+    rows = []
+    for extras, row in measured["extras"].items():
+        others = [f"{name} {size:.0f}" for name, size in row["mb"].items() if name not in ("torch", "others")]
+        rows.append(
+            [f"`catchment[{extras}]`", f"{row['total_mb']:,.0f}", f"{row['mb']['torch']:.0f}",
+             f"{row['without_torch_mb']:.0f}", str(row["packages"]), ", ".join(others[:4])]
+        )  # fmt: skip
+    head = [f"Python {measured['python']}, {measured['machine']}", "MB", "PyTorch", "all else", "packages", "largest"]
+    return markdown(head, rows)
+
+
 MEASURED = {
     "engine": engine,
     "fedgkt": fedgkt,
@@ -581,6 +594,7 @@ MEASURED = {
     "peers": peers,
     "edge_cost": edge_cost,
     "flower": flower,
+    "device": device,
     "namespaces": namespaces,
 }
 
