@@ -16,7 +16,7 @@ TABLE = {
     "rounds": 3,
     "method": {"name": "counting:Counting", "seconds": 1.0},
     "models": {"client": "mlp"},
-    "flower": {"wait": 120.0, "least": 2},
+    "flower": {"wait": 280.0, "least": 2},
 }
 
 
