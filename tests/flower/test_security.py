@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 pytest.importorskip("flwr")
@@ -47,7 +49,8 @@ def test_only_devices_with_their_own_key_join_and_only_the_right_server(tmp_path
             assert "error: client 0 cannot join" in machines.log(name)
             assert "Traceback" not in machines.log(name)
         impostor = machines.catchment("impostor", "join", address, "--client-id", 0, "--state", "s", *secrets(keys, 1))
-        until(lambda: "hello answered" in machines.log("impostor"), "the impostor to be heard")
+        until(lambda: "hello answered" in machines.log("impostor"), "the impostor to answer")
+        time.sleep(5)  # until the server has heard it
         impostor.terminate()
         impostor.wait(60)
         machines.processes.pop("no encryption").kill()
