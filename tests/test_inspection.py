@@ -125,6 +125,12 @@ def test_impossible_settings(setting):
         Inspection(**setting)
 
 
+def test_methods_that_send_neither_features_nor_logits_refuse_it():
+    with pytest.raises(ExperimentError, match="clients of fedavg send neither features nor logits"):
+        experiment("fedavg", inspection={"action": "flag"}).build_world()
+    experiment("fedmd", inspection={"action": "flag"}).build_world()
+
+
 # ---- in a run ----------------------------------------------------------------------------------------------------
 
 ALL = {"participation": {"fraction": 1.0}, "rounds": 2}
