@@ -27,7 +27,7 @@ from catchment.data import Division
 from catchment.data.augment import check as check_augmentations
 from catchment.errors import ExperimentError, at_least
 from catchment.inspection import Inspection
-from catchment.method import Method
+from catchment.method import Method, replies
 from catchment.names import did_you_mean, resolve
 from catchment.optimizers import OptimizerSettings
 from catchment.transports.base import Transport
@@ -349,6 +349,11 @@ class Experiment:
             raise ExperimentError(
                 f'aggregation.name is "{self.aggregation["name"]}", but {self.method["name"]} does not average what '
                 "clients send; leave [aggregation] out"
+            )
+        if self.inspection.action != "none" and not replies(type(world.method)) & {"features", "logits"}:
+            raise ExperimentError(
+                f'inspection.action is "{self.inspection.action}", but clients of {self.method["name"]} send neither '
+                "features nor logits; where weights are averaged, choose an [aggregation]"
             )
         check_augmentations(d.augment)
         world.check_models()

@@ -327,7 +327,7 @@ class Fleet:
         """What an ask brings, by client, as it comes; all at the end if it is inspected."""
         with closing(self._told(requests, until)) as told:
             said: Iterable[tuple[_Arrival, Message | None]] = told
-            if self._inspection.action != "none" and self._purpose == TRAINING:
+            if self._inspection.action != "none" and not any(request.aside for request in requests):
                 said = self._inspected(list(told))
             for arrival, message in said:
                 yield arrival.request.client, self._reply(handler, arrival, message)

@@ -101,10 +101,9 @@ def _profile(message: Message, disagreement: Tensor | None) -> Profile:
         profile[BOTH_SIDES[1]] = (rows - rows.mean(dim=0)).norm(dim=1).sum()
         profile["rows"] = torch.tensor(float(len(rows)))
         if labels is not None and len(labels) == len(rows):
-            counts = labels.clamp(min=0).bincount()
-            sums = torch.zeros(len(counts), rows.shape[1], dtype=torch.float64).index_add_(0, labels.clamp(min=0), rows)
-            present = counts.nonzero().squeeze(1)
-            profile |= {"labels": present, "counts": counts[present].double(), "sums": sums[present]}
+            present, places = torch.unique(labels, return_inverse=True)
+            sums = torch.zeros(len(present), rows.shape[1], dtype=torch.float64).index_add_(0, places, rows)
+            profile |= {"labels": present, "counts": places.bincount().double(), "sums": sums}
     if logits is not None and _has_rows(logits):
         profile[BOTH_SIDES[2]] = logits.double().flatten(1).norm(dim=1).sum()
         profile["rows"] = torch.tensor(float(len(logits)))

@@ -6,7 +6,7 @@ import functools
 import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from catchment.errors import ProtocolError, UserError
@@ -87,6 +87,12 @@ class Contract(typing.NamedTuple):
 
     request: type[Payload]
     reply: type[Payload]
+
+
+def replies(method: type[Method[Any]]) -> set[str]:
+    """The names of all that the clients of a method send."""
+    handlers = [name for name in dir(method) if getattr(getattr(method, name), "on_client", False)]
+    return {sent.name for handler in handlers for sent in fields(contract(method, handler).reply)}  # type: ignore[arg-type]
 
 
 @functools.cache

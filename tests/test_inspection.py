@@ -119,10 +119,21 @@ def test_what_holds_no_features_and_no_logits_is_left_alone():
     assert LOOK.judge(dict(enumerate(strange)), {}) == ({}, {})
 
 
+def test_labels_of_any_size_take_no_more_memory():
+    hostile = Message({"features": torch.eye(2), "labels": tensor([-(2**62), 2**62])})
+    assert LOOK.judge({0: hostile}, {})[1][0]["labels"].tolist() == [-(2**62), 2**62]
+
+
 @pytest.mark.parametrize("setting", [{"others": 1}, {"threshold": -1}, {"window": 0}, {"samples": 0}])
 def test_impossible_settings(setting):
     with pytest.raises(ExperimentError, match="at least"):
         Inspection(**setting)
+
+
+def test_methods_that_send_neither_features_nor_logits_refuse_it():
+    with pytest.raises(ExperimentError, match="clients of fedavg send neither features nor logits"):
+        experiment("fedavg", inspection={"action": "flag"}).build_world()
+    experiment("fedmd", inspection={"action": "flag"}).build_world()
 
 
 # ---- in a run ----------------------------------------------------------------------------------------------------
