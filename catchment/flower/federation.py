@@ -303,17 +303,18 @@ class _Federation:
         return f"{' / '.join(line.strip() for line in lines[-4:])} (see {path})"
 
     def stop(self) -> None:
-        """End every process, kindly and then not."""
-        running = [process for _, process in self.processes.values() if process.poll() is None]
-        for process in running:
-            process.terminate()
+        """End every process and what it started, kindly and then not."""
+        started = [process for _, process in self.processes.values()]
+        for process in started:
+            if process.poll() is None:
+                process.terminate()
         until = time.monotonic() + 8
-        for process in running:
-            try:
+        for process in started:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.1, until - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
         if self.papers.is_at_work():
             os.kill(int(self.papers.pid.read_text()), signal.SIGKILL)
 
