@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# FedGKT over Flower with TLS and keys by the commands of docs/flower.md, beside the same experiment in one process.
+# Usage: benchmarks/flower_tls.sh [DIRECTORY]; needs CATCHMENT_DATA. Ends with both fingerprints, which must be equal.
+set -euo pipefail
+here="$(cd "$(dirname "$0")/.." && pwd)"
+file="$here/experiments/flower/fedgkt-small.toml"
+mkdir -p "${1:-flower-tls}" && cd "${1:-flower-tls}"
+catchment() { "${PYTHON:-$here/.venv/bin/python}" -m catchment "$@"; }
+trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
+catchment keys keys --clients 4
+for k in 0 1 2 3; do
+  catchment join 127.0.0.1:9092 --client-id $k --state "state-$k" --once \
+    --root-certificate keys/ca.crt --key "keys/client-$k.key" > "client-$k.log" 2>&1 &
+done
+catchment server "$file" --keys keys --host 127.0.0.1 --port 9092 --out flower
+catchment run "$file" --out one-process
+grep -H -E '"(accuracy|fingerprint)": ' flower/result.json one-process/result.json
+cmp <(grep fingerprint flower/result.json) <(grep fingerprint one-process/result.json)
+cmp flower/ledger.jsonl one-process/ledger.jsonl
