@@ -144,7 +144,9 @@ class FlowerSettings:
     keys: str | None = None  # folder made by `catchment keys`; without it nothing is encrypted and anybody may join
     wait: float = 300.0  # seconds to wait for clients: for all of them before the first round, later for `least`
     least: int = 1  # so many reachable clients make a round
-    database: bool | None = None  # the SuperLink survives its death, for twice its work; None: unless local
+    database: bool | None = (
+        None  # the SuperLink survives its death, for twice its work; None: with keys, or if not local
+    )
     stock: bool = False  # local clients are Flower's own SuperNodes, with a process for each message
 
     def __post_init__(self) -> None:
@@ -155,8 +157,8 @@ class FlowerSettings:
 
     @property
     def durable(self) -> bool:
-        """Whether the SuperLink keeps what it knows in a database."""
-        return not self.local if self.database is None else self.database
+        """Whether the SuperLink keeps what it knows in a database; public keys it keeps nowhere else."""
+        return self.keys is not None or (not self.local if self.database is None else self.database)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from catchment import errors
+from catchment.checkpoint import write_atomically
 from catchment.errors import RunError, UserError
 from catchment.experiment import Experiment
 from catchment.flower.serving import Papers, end_with_parent
@@ -107,18 +108,19 @@ class _Federation:
             raise UserError(
                 'the engine "flower" needs Flower: pip install "catchment[server]", and run catchment from there'
             )
-        self._write_configuration()
-        self._spawn("superlink", self._superlink())
-        self._wait_for_link()
+        self._write_app()
+        if self.keys is not None and not self.papers.nodes.exists():
+            self._register_keys(self.keys)
+        self._spawn("superlink", self._superlink(self.settings.host, self.port))
+        self._wait_for_link(self._address)
         self._spawn("superexec", self._superexec())
-        self._register_keys()
         if self.settings.local:
             for client in range(self.experiment.data.clients):
                 self._spawn(f"client-{client}", self._client(client))
         self._submit()
 
-    def _superlink(self) -> list[str]:
-        command = ["flower-superlink", "--host", self.settings.host, "--port", str(self.port)]
+    def _superlink(self, host: str, port: int) -> list[str]:
+        command = ["flower-superlink", "--host", host, "--port", str(port)]
         command += ["--isolation", "process", "--disable-runtime-dependency-installation"]
         if self.settings.durable:
             command += ["--database", str(self.folder / "superlink.db")]
@@ -153,47 +155,51 @@ class _Federation:
             command += ["--root-certificate", str(self.keys / "ca.crt"), "--key", str(key)]
         return [*command, "--stock"] if self.settings.stock else command
 
-    def _write_configuration(self) -> None:
-        """What Flower's command line wants to find: an app, and where the SuperLink is."""
+    def _write_app(self) -> None:
+        """What Flower's command line takes for an app."""
         (self.folder / "app").mkdir(exist_ok=True)
         (self.folder / "app" / "pyproject.toml").write_text(APP.lstrip())
-        (self.folder / "home").mkdir(exist_ok=True)
-        trust = (
-            "insecure = true" if self.keys is None else f"root-certificates = {json.dumps(str(self.keys / 'ca.crt'))}"
-        )
-        (self.folder / "home" / "config.toml").write_text(
-            f'[superlink]\ndefault = "{LINK}"\n\n[superlink.{LINK}]\naddress = "{self._address}"\n{trust}\n'
-        )
 
-    def _wait_for_link(self) -> None:
-        host, port = self._address.rsplit(":", 1)
+    def _wait_for_link(self, address: str) -> None:
+        """Until the SuperLink listens; Flower's command line then finds it."""
+        host, port = address.rsplit(":", 1)
         until = time.monotonic() + PATIENCE
         while time.monotonic() < until:
             if self.processes["superlink"][1].poll() is not None:
                 break
             with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=1):
+                trust = (
+                    f"root-certificates = {json.dumps(str(self.keys / 'ca.crt'))}" if self.keys else "insecure = true"
+                )
+                (self.folder / "home").mkdir(exist_ok=True)
+                (self.folder / "home" / "config.toml").write_text(
+                    f'[superlink]\ndefault = "{LINK}"\n\n[superlink.{LINK}]\naddress = "{address}"\n{trust}\n'
+                )
                 return
             time.sleep(0.1)
-        raise RunError(f"the SuperLink did not come up on {self._address}: {self._last_words('superlink')}")
+        raise RunError(f"the SuperLink did not come up on {address}: {self._last_words('superlink')}")
 
-    def _register_keys(self) -> None:
-        """Let the SuperLink know the public keys, and the server routine which node is whose."""
-        if self.keys is None:
-            self.papers.nodes.unlink(missing_ok=True)
-            return
-        nodes: dict[str, int] = json.loads(self.papers.nodes.read_text()) if self.papers.nodes.exists() else {}
-        if self.settings.durable and nodes:
-            return  # the database knows them
+    def _register_keys(self, keys: Path) -> None:
+        """Let the SuperLink's database know the public keys, and the server routine which node is whose.
+
+        The SuperLink is up for that on a port that devices do not know, as it refuses those whose key it does not have.
+        """
+        for half_done in self.folder.glob("superlink.db*"):
+            half_done.unlink()
+        port = free_port()
+        self._spawn("superlink", self._superlink("127.0.0.1", port))
+        self._wait_for_link(f"127.0.0.1:{port}")
+        nodes = {}
         for client in range(self.experiment.data.clients):
-            public = self.keys / f"client-{client}.pub"
+            public = keys / f"client-{client}.pub"
             if not public.is_file():
                 raise UserError(
-                    f"{self.keys} has no {public.name}; make it with: "
-                    f"catchment keys {self.keys} --clients {self.experiment.data.clients}"
+                    f"{keys} has no {public.name}; make it with: "
+                    f"catchment keys {keys} --clients {self.experiment.data.clients}"
                 )
-            answer = self._flwr("supernode", "register", str(public), LINK)
-            nodes[str(answer["node-id"])] = client
-        self.papers.nodes.write_text(json.dumps(nodes))
+            nodes[self._flwr("supernode", "register", str(public), LINK)["node-id"]] = client
+        self.stop()
+        write_atomically(self.papers.nodes, json.dumps(nodes).encode())
 
     def _submit(self) -> None:
         self.papers.pid.unlink(missing_ok=True)
@@ -263,7 +269,7 @@ class _Federation:
                 self.papers.note(f"{name} ended with code {code} and was started again")
                 self._spawn(name, command)
                 if name == "superlink":
-                    self._wait_for_link()
+                    self._wait_for_link(self._address)
 
     def _server_is_dead(self) -> bool:
         if not self.papers.pid.exists():
@@ -305,6 +311,7 @@ class _Federation:
     def stop(self) -> None:
         """End every process and what it started, kindly and then not."""
         started = [process for _, process in self.processes.values()]
+        self.processes = {}
         for process in started:
             if process.poll() is None:
                 process.terminate()
