@@ -61,8 +61,17 @@ def write_atomically(path: Path, content: bytes | Iterable[bytes | memoryview]) 
 # ---- the server's state as tensors and JSON ---------------------------------------------------------------------
 
 
-def flatten(value: Any, name: str, tensors: dict[str, Tensor], spools: list[Spool] | None = None) -> Any:
-    """A JSON form of a state; its tensors go to `tensors` under `name`, and the spools that hold some to `spools`."""
+def flatten(
+    value: Any, name: str, tensors: dict[str, Tensor], spools: list[Spool] | None = None, *, in_order: bool = False
+) -> Any:
+    """A JSON form of a state; its tensors go to `tensors` under `name`, and the spools that hold some to `spools`.
+
+    `in_order` sorts dicts by their keys, for forms that must not tell who was faster.
+    """
+
+    def inner(value: Any, name: str) -> Any:
+        return flatten(value, name, tensors, spools, in_order=in_order)
+
     if isinstance(value, Tensor):
         tensors[name] = value
         return {"tensor": name}
@@ -70,27 +79,28 @@ def flatten(value: Any, name: str, tensors: dict[str, Tensor], spools: list[Spoo
         return {"value": value}
     if isinstance(value, dict):
         items = []
-        for number, (key, item) in enumerate(value.items()):
+        pairs = sorted(value.items(), key=lambda pair: str(pair[0])) if in_order else value.items()
+        for number, (key, item) in enumerate(pairs):
             if not isinstance(key, str | int):
                 raise ProtocolError(
                     f"{name} has the key {key!r}; a checkpoint takes keys that are text or whole numbers"
                 )
-            items.append([key, flatten(item, f"{name}/{number}", tensors, spools)])
+            items.append([key, inner(item, f"{name}/{number}")])
         return {"dict": items}
     frozen = getattr(getattr(value, "__dataclass_params__", None), "frozen", False)
     if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
-        items = [flatten(item, f"{name}/{number}", tensors, spools) for number, item in enumerate(value)]
+        items = [inner(item, f"{name}/{number}") for number, item in enumerate(value)]
         return {"tuple" if isinstance(value, tuple) else "list": items}
     if isinstance(value, Spool):
         if spools is not None:
             spools.append(value)
-        keys = value.keys()
-        return {"spool": [[key, flatten(value.rows(key), f"{name}/{key}", tensors)] for key in keys]}
+        keys = sorted(value.keys()) if in_order else value.keys()
+        return {"spool": [[key, inner(value.rows(key), f"{name}/{key}")] for key in keys]}
     if hasattr(value, "state_dict"):
-        return {"state": flatten(value.state_dict(), name, tensors)}
+        return {"state": inner(value.state_dict(), name)}
     if dataclasses.is_dataclass(value) and not frozen:
         fields = [f.name for f in dataclasses.fields(value)]
-        return {"fields": {f: flatten(getattr(value, f), f"{name}/{f}", tensors, spools) for f in fields}}
+        return {"fields": {f: inner(getattr(value, f), f"{name}/{f}") for f in fields}}
     raise ProtocolError(
         f"{name} is a {type(value).__name__}, which cannot be checkpointed; use tensors, plain values, lists, dicts, "
         "dataclasses that are not frozen, modules, optimisers or spools"

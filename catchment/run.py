@@ -317,7 +317,7 @@ def fingerprint(state: Any, measured: Record) -> str:
     """A short hash of all that the server remembers and of what it measured last: equal for runs that did the same."""
     tensors: dict[str, Tensor] = {}
     spools: list[Spool] = []
-    form = flatten(state, "state", tensors, spools)
+    form = flatten(state, "state", tensors, spools, in_order=True)
     digest = hashlib.sha256()
     for part in streamed(Message(tensors, {"form": json.dumps([form, measured])}), spools):
         digest.update(part)

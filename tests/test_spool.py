@@ -444,9 +444,13 @@ def test_a_fingerprint_sees_what_is_in_a_spool(tmp_path):
     assert fingerprint({"s": first}, {}) != fingerprint({"s": second}, {})
 
 
-def test_a_fingerprint_is_the_hash_of_the_joined_bytes():
-    """Worked out once from the bytes of the whole message."""
-    assert fingerprint({"w": torch.tensor([1.0, 2.0]), "n": 3}, {"accuracy": 0.5}) == "e5128b30426b4ea9"
+def test_a_fingerprint_is_the_hash_of_the_joined_bytes_and_does_not_tell_who_was_first():
+    w, measured = torch.tensor([1.0, 2.0]), {"accuracy": 0.5}
+    form = [{"dict": [["n", {"value": 3}], ["w", {"tensor": "state/1"}]]}, measured]
+    whole = Message({"state/1": w}, {"form": json.dumps(form)}).to_bytes()
+    assert fingerprint({"w": w, "n": 3}, measured) == hashlib.sha256(whole).hexdigest()[:16]
+    assert fingerprint({"n": 3, "w": w}, measured) == fingerprint({"w": w, "n": 3}, measured)
+    assert fingerprint({"n": 4, "w": w}, measured) != fingerprint({"w": w, "n": 3}, measured)
 
 
 def test_a_tensor_on_disk_is_the_same_and_its_file_goes_with_it(tmp_path):
