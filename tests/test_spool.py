@@ -2,6 +2,7 @@
 
 import errno
 import gc
+import hashlib
 import json
 import os
 import signal
