@@ -64,7 +64,7 @@ def _serve(connection: Any, device: RealDevice, once: bool, tell: Callable[[str]
         run = TaskIdentity.run_id = received[0].metadata.run_id
         try:
             message = pull_and_inflate_object_from_tree(
-                received[1], partial(pull_object, run), partial(confirm, run), return_type=Message
+                received[1], partial(pull_object, run), partial(confirm, run), return_type=Message, initial_backoff=0.05
             )
             message.metadata.__dict__["_message_id"] = received[1].object_id
             kind, reply = reply_to(message, device)

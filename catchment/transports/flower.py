@@ -26,20 +26,28 @@ LOOK = 1.0  # seconds between two looks for nodes
 GREETING = 600.0  # seconds that a node has to answer a greeting; it may read its data first
 FAREWELL = 3.0  # seconds to wait for nodes to hear that the run is over
 FEW = 4  # replies that are looked for at a time: each that is there takes memory of its own
+SMALL = 250_000  # bytes
 STYPE = "catchment"
 Fields = Mapping[str, str | int]
 
 
 def content(fields: Fields, raw: bytes | memoryview = b"") -> RecordDict:
-    """What one message carries."""
+    """What one message carries: bytes as one raw array, or beside the fields if they are few.
+
+    Flower sends every part of a message by itself, and an array has three.
+    """
+    if len(raw) <= SMALL:
+        return RecordDict({"fields": ConfigRecord({**fields, "raw": bytes(raw)})})
     array = Array("uint8", (len(raw),), STYPE, bytes(raw))
     return RecordDict({"fields": ConfigRecord(dict(fields)), "wire": ArrayRecord({"raw": array})})
 
 
-def opened(record: RecordDict) -> tuple[dict[str, str | int], bytes]:
+def opened(record: RecordDict) -> tuple[dict[str, Any], bytes]:
     """The inverse of `content`."""
     try:
-        return dict(record.config_records["fields"]), record.array_records["wire"]["raw"].data  # type: ignore[arg-type]
+        fields: dict[str, Any] = dict(record.config_records["fields"])
+        raw = fields.pop("raw", None)
+        return fields, record.array_records["wire"]["raw"].data if raw is None else raw
     except (KeyError, TypeError, AttributeError) as error:
         raise WireError(f"this is not a message of Catchment's ({type(error).__name__}: {error})") from None
 
@@ -314,7 +322,7 @@ def _batched(items: list[str], size: int) -> Iterator[list[str]]:
         yield items[start : start + size]
 
 
-def _reply(reply: Envelope) -> tuple[dict[str, str | int], bytes, str]:
+def _reply(reply: Envelope) -> tuple[dict[str, Any], bytes, str]:
     """Fields, bytes, and what went wrong, if anything."""
     if reply.has_error():
         return {}, b"", f"{reply.error.reason or 'no reason given'} (Flower's code {reply.error.code})"

@@ -235,6 +235,14 @@ def test_a_deadline_ends_the_wait_and_the_reply_comes_late():
     assert carrier.pull(FOREVER).body is not None
 
 
+@pytest.mark.parametrize("size", [0, 1, 250_000, 250_001])
+def test_bytes_come_back_as_they_were_whatever_they_travel_in(size):
+    raw = bytes(range(256)) * (size // 256 + 1)
+    record = content({"client": 3, "key": "k"}, memoryview(raw)[:size])
+    assert opened(record) == ({"client": 3, "key": "k"}, raw[:size])
+    assert bool(record.array_records) == (size > 250_000)
+
+
 # ---- who is there -----------------------------------------------------------------------------------------------
 
 
