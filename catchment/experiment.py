@@ -36,6 +36,7 @@ METHODS = {
     "fedavg": "catchment.methods.fedavg:FedAvg",
     "fedgkt": "catchment.methods.fedgkt:FedGKT",
     "fedprox": "catchment.methods.fedprox:FedProx",
+    "fedzkt": "catchment.methods.fedzkt:FedZKT",
     "split": "catchment.methods.split:Split",
     "splitfed": "catchment.methods.splitfed:SplitFed",
     "standalone": "catchment.methods.standalone:Standalone",
@@ -69,6 +70,7 @@ class ModelSettings:
 
     client: str | tuple[str, ...] = "cnn"  # a list is dealt to the clients in turn
     server: str | None = None
+    initial: Literal["own", "glorot"] = "own"  # first weights
 
 
 @dataclass(frozen=True)
@@ -247,6 +249,7 @@ class Experiment:
             augment=d.augment,
             device=_device(self.device),
             wire=Wire.parse(self.wire.codecs),
+            initial=self.models.initial,
         )
         check_augmentations(d.augment)
         world.check_models()

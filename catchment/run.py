@@ -22,6 +22,7 @@ from catchment.experiment import Experiment
 from catchment.fleet import Fleet
 from catchment.message import Message, Request
 from catchment.method import Metrics
+from catchment.pictures import sheet
 from catchment.rehearsal import peak_memory
 from catchment.server import Server
 from catchment.spool import Spool
@@ -132,6 +133,7 @@ class _Run:
         if last or number % self.experiment.evaluation.every == 0:
             metrics = self.method.evaluate(self.server, state, self.fleet)
             self.fleet.check_round()
+            self._show(metrics)
         if number == 1:
             self._rehearse()
         self.seconds += (seconds := time.perf_counter() - began)
@@ -149,6 +151,14 @@ class _Run:
         if self.checkpoints is not None and (last or number % self.experiment.checkpoint.every == 0):
             self._checkpoint(number, state)
         self.observe(record)
+
+    def _show(self, metrics: Metrics) -> None:
+        """Keep the pictures of the last evaluation."""
+        if self.directory is None or not metrics.images:
+            return
+        (self.directory / "images").mkdir(exist_ok=True)
+        for name, images in metrics.images.items():
+            write_atomically(self.directory / "images" / f"{name}.png", sheet(images, self.world.normalise))
 
     def _rehearse(self) -> None:
         """Measure once what each handler costs a client of each model."""

@@ -31,10 +31,11 @@ class Architecture:
     classes: int
     seed: int  # of the first weights
     device: torch.device
+    initial: str = "own"  # the model's own first weights, or "glorot"
 
     def build(self) -> nn.Module:
         """A new module with the first weights."""
-        module = models.build(self.name, self.shape, self.classes, self.seed)
+        module = models.build(self.name, self.shape, self.classes, self.seed, self.initial)
         if len(self.shape) == 3 and any(isinstance(part, nn.Conv2d) for part in module.modules()):
             return module.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
         return module.to(self.device)
@@ -106,6 +107,7 @@ class World:
     augment: tuple[str, ...] = ()
     device: torch.device = CPU
     wire: Wire = field(default_factory=Wire)
+    initial: str = "own"  # first weights of all models: their own, or "glorot"
 
     @property
     def clients(self) -> int:
@@ -174,4 +176,4 @@ class World:
         return self.data.client(client)
 
     def _architecture(self, name: str, shape: tuple[int, int, int]) -> Architecture:
-        return Architecture(name, shape, self.classes, derive(self.seed, "model", name), self.device)
+        return Architecture(name, shape, self.classes, derive(self.seed, "model", name), self.device, self.initial)

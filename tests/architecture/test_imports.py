@@ -12,7 +12,7 @@ ROOT = Path(catchment.__file__).parent
 TOP = {"run", "finished", "experiment", "cli", "__init__", "__main__"}  # know everything; nothing else may know them
 PURE = {
     "models", "data", "losses", "averaging", "evaluate", "training", "report", "names", "randomness", "errors",
-    "optimizers", "export", "spool", "process",
+    "optimizers", "export", "spool", "process", "ensembles", "pictures",
 }  # fmt: skip
 MESSAGES_ONLY = {"costs", "codecs", "attacks"}
 

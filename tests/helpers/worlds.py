@@ -43,6 +43,16 @@ METHODS: dict[str, dict[str, Any]] = {
         "method": {"name": "fedavg"},
         "wire": {"codecs": ["up:weights/*=update+feedback+topk(0.1)+int8(0)+zstd", "down:weights/*=fp16"]},
     },
+    "fedzkt": {
+        "method": {"name": "fedzkt", "client_epochs": 1, "iterations": 2, "width": 4, "noise": 10},
+        "models": {"client": ["mlp", "cnn"], "server": "cnn"},
+        "optimizer": {"server": {"name": "sgd", "lr": 0.01}},
+    },
+    "fedzkt, batched": {
+        "method": {"name": "fedzkt", "iterations": 2, "width": 4, "loss": "kl", "milestones": "round"},
+        "models": {"client": "mlp", "server": "resnet4", "initial": "glorot"},
+        "participation": {"fraction": 1.0},
+    },
     "transfer": {"method": {"name": "sketches:Transfer"}, "models": {"client": "cnn", "server": "resnet10"}},
     "selective": {"method": {"name": "sketches:Selective"}, "data": {"public": 0.3}},
     "broadcast": {"method": {"name": "sketches:Broadcast"}, "models": {"client": ["mlp", "cnn"]}},
