@@ -183,13 +183,17 @@ def finished_elsewhere(root: Path, tables: Iterable[str], job: Job) -> Record | 
     return None
 
 
-def lacks_data(experiment: catchment.Experiment) -> bool:
-    """Whether an experiment needs a data set that is not here."""
+def lacks_data(experiment: catchment.Experiment) -> str:
+    """A data set that an experiment needs and that is not here; empty if all are."""
     settings = experiment.data
-    if settings.name not in SOURCES or settings.name == "digits" or settings.download:
-        return False
     folder = settings.root or os.environ.get("CATCHMENT_DATA")
-    return folder is None or find_split(Path(folder).expanduser() / settings.name, "train") is None
+    public = getattr(settings.public, "name", None)  # another set, or only a share of this one
+    for name in (settings.name, *([public] if public else [])):
+        if name not in SOURCES or name == "digits" or settings.download:
+            continue
+        if folder is None or find_split(Path(folder).expanduser() / name, "train") is None:
+            return name
+    return ""
 
 
 # ---- running -----------------------------------------------------------------------------------------------------
@@ -203,8 +207,8 @@ def run_table(root: Path, tables: dict[str, Table], table: Table, only: str | No
             if not again and finished(root, job) is not None:
                 continue
             record = None if again else finished_elsewhere(root, tables, job)
-            if record is None and lacks_data(job.experiment):
-                print(f"{job}: not run, there is no data set {job.experiment.data.name}", flush=True)
+            if record is None and (lacking := lacks_data(job.experiment)):
+                print(f"{job}: not run, there is no data set {lacking}", flush=True)
                 continue
             if record is None:
                 print(f"{job} ...", flush=True)
@@ -245,8 +249,8 @@ def list_table(root: Path, table: Table, only: str | None = None) -> None:
     for job in table.jobs(only):
         try:
             state = "done" if finished(root, job) else "not run"
-            if state == "not run" and lacks_data(job.experiment):
-                state = f"not run, there is no data set {job.experiment.data.name}"
+            if state == "not run" and (lacking := lacks_data(job.experiment)):
+                state = f"not run, there is no data set {lacking}"
             elif state == "not run" and str(job.seed) in kept(root, table.name).get(job.row.name, {}):
                 state = "changed since it was run"
         except CatchmentError as error:

@@ -15,7 +15,7 @@ from catchment import models
 from catchment.codecs import Wire
 from catchment.costs.compute import macs
 from catchment.data import Division, Normalisation, Samples
-from catchment.errors import CatchmentError, ModelError
+from catchment.errors import CatchmentError, ExperimentError, ModelError
 from catchment.method import Method
 from catchment.optimizers import OptimizerSettings
 from catchment.randomness import derive, seeded_globals
@@ -165,6 +165,16 @@ class World:
                 f"{', '.join(sorted(set(self.client_models)))}"
             )
         return self.client_architectures[0]
+
+    def need_public_labels(self, why: str) -> None:
+        """Refuse a world without public samples that have labels of the private classes."""
+        if self.data.public is None:
+            raise ExperimentError(f"{why}, and there are none: set data.public")
+        if not self.data.public_is_labelled:
+            raise ExperimentError(
+                f"{why}, and those of data.public have other classes than the private ones: take a share of the data "
+                "instead, such as data.public = 0.2"
+            )
 
     @property
     def remembers(self) -> bool:

@@ -73,6 +73,8 @@ class Centralized(Method[State]):
                 f'models.server "{world.server_architecture.name}" is a half that takes features; centralized needs a '
                 "whole model such as resnet20"
             )
+        elif world.data.public is not None:
+            world.need_public_labels('centralized with model = "server" trains on public samples and their labels')
 
     def init(self, server: Server) -> State:
         """A fresh model."""
