@@ -237,6 +237,8 @@ def perform(root: Path, job: Job, again: bool = False) -> Record:
         "accuracy": result["accuracy"],
         "best": result["best"]["accuracy"],
         "clients": clients and {"min": clients["min"], "max": clients["max"]},
+        "server": (result["server"] or {}).get("accuracy"),
+        "models": {name: model["accuracy"] for name, model in (result["models"] or {}).items()},
         "more": result["more"],
         "bytes": result["bytes"],
         "virtual_seconds": result["virtual_seconds"],
@@ -285,11 +287,27 @@ def edge_models(records: Sequence[Record]) -> str:
     return percent(r["more"]["edge_accuracy"] for r in records if "edge_accuracy" in r["more"])
 
 
+def server_model(records: Sequence[Record]) -> str:
+    """Of the global model, where a method has one beside the clients'."""
+    return percent(r["server"] for r in records if r.get("server") is not None)
+
+
+def by_model(records: Sequence[Record]) -> str:
+    """Mean over clients with this model, and over seeds; empty where all clients have one."""
+    names = dict.fromkeys(name for r in records for name in r.get("models") or {})
+    return ", ".join(
+        f"{name} {100 * statistics.fmean(r['models'][name] for r in records if name in r['models']):.1f}"
+        for name in names
+    )
+
+
 FROM_RUNS: dict[str, Callable[[Sequence[Record]], str]] = {
     "accuracy, %": lambda records: percent(r["accuracy"] for r in records),
     "best, %": lambda records: percent(r["best"] for r in records),
     "clients, %": worst_and_best_client,
     "edge model, %": edge_models,
+    "global model, %": server_model,
+    "by model, %": by_model,
     "up, MB": lambda records: mean((r["bytes"]["up"] for r in records), 1e6),
     "down, MB": lambda records: mean((r["bytes"]["down"] for r in records), 1e6),
     "virtual minutes": lambda records: mean((r["virtual_seconds"] for r in records), 60),

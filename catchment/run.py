@@ -140,7 +140,7 @@ class _Run:
         crossed = {key: size - before[key] for key, size in self.ledger.totals.items()}
         record = {
             "round": number,
-            **_measured(metrics),
+            **_measured(metrics, self.world),
             "bytes": summarise(crossed),
             "seconds": seconds,
             "virtual_seconds": self.fleet.now,
@@ -200,6 +200,7 @@ class _Run:
             "best": {"accuracy": best["accuracy"], "round": best["round"]},
             "server": final.get("server"),
             "clients": final.get("clients"),
+            "models": final.get("models"),
             "more": final.get("more", {}),
             "rounds": self.experiment.rounds,
             "bytes": self.ledger.summary(),
@@ -284,7 +285,7 @@ def fingerprint(state: Any, measured: Record) -> str:
     return digest.hexdigest()[:16]
 
 
-def _measured(metrics: Metrics | None) -> Mapping[str, Any]:
+def _measured(metrics: Metrics | None, world: World) -> Mapping[str, Any]:
     if metrics is None:
         return {}
     measured: Record = {"accuracy": metrics.accuracy}
@@ -293,6 +294,11 @@ def _measured(metrics: Metrics | None) -> Mapping[str, Any]:
     if metrics.clients:
         values = list(metrics.clients.values())
         measured["clients"] = {"accuracy": {"mean": statistics.fmean(values), "min": min(values), "max": max(values)}}
+        if len(set(world.client_models)) > 1:
+            models: dict[str, list[float]] = {}
+            for client, accuracy in sorted(metrics.clients.items()):
+                models.setdefault(world.client_architecture(client).name, []).append(accuracy)
+            measured["models"] = {name: {"accuracy": statistics.fmean(own)} for name, own in models.items()}
     if metrics.more:
         measured["more"] = dict(metrics.more)
     return measured
