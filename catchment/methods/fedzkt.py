@@ -14,6 +14,7 @@ Departures:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
@@ -76,7 +77,7 @@ class State:
 
 def kl_loss(u: Tensor, v: Tensor) -> Tensor:
     """Equation 3: KL(F || f_ens), where f_ens is the mean of the devices' softmax outputs."""
-    log_ens = torch.logsumexp(F.log_softmax(v, 2), 0) - torch.tensor(float(len(v)), device=v.device).log()
+    log_ens = torch.logsumexp(F.log_softmax(v, 2), 0) - math.log(len(v))
     log_f = F.log_softmax(u, 1)
     return (log_f.exp() * (log_f - log_ens)).sum(1).mean()
 
@@ -215,9 +216,9 @@ class FedZKT(Method[State]):
                 v = f_ens(x)
             value = loss(state.model(x), v)
             _step(state.optimizer, value)
-        if not value.isfinite():
+        if not math.isfinite(left := value.item()):
             raise Diverged(
-                f"the disagreement is {float(value)} in round {server.round}; a lower optimizer.server.lr, now "
+                f"the disagreement is {left} in round {server.round}; a lower optimizer.server.lr, now "
                 f"{server.world.server_optimizer.lr:g}, or another method.loss usually helps"
             )
 

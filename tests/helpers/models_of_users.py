@@ -5,8 +5,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
-from catchment import Client, SplitModel, on_client
+from catchment import Client, SplitModel, models, on_client
+from catchment.errors import RunError
 from catchment.methods.fedgkt import FedGKT, Feedback, Knowledge
+from catchment.methods.fedzkt import FedZKT, OnDeviceModel, Transferred
 
 
 def dropout(shape, classes):
@@ -34,3 +36,35 @@ class OneLies(FedGKT):
     def local_training(self, client: Client, request: Feedback) -> Knowledge:
         upload = super().local_training(client, request)
         return replace(upload, features=upload.features * torch.nan) if client.id == 2 else upload
+
+
+def flat_generator(shape, noise):
+    return nn.Sequential(nn.Linear(noise, 64), nn.BatchNorm1d(64), nn.Unflatten(1, shape))
+
+
+def small_generator(noise):
+    return nn.Sequential(nn.Linear(noise, 16), nn.Unflatten(1, (1, 4, 4)))
+
+
+def deaf_generator(shape):
+    return nn.Sequential(nn.Linear(3, 64), nn.Unflatten(1, shape))
+
+
+@dataclass(frozen=True)
+class Zoo(FedZKT):
+    """FedZKT in which only device 4 is as it should be."""
+
+    @on_client
+    def device_update(self, client: Client, request: Transferred) -> OnDeviceModel:
+        upload = super().device_update(client, request)
+        weights = dict(upload.weights)
+        name, first = next(iter(weights.items()))
+        if client.id == 0:
+            weights = models.build("cnn", (1, 8, 8), 10, seed=0).state_dict()
+        elif client.id == 1:
+            weights[name] = first[:-1]
+        elif client.id == 2:
+            weights[name] = first * torch.nan
+        elif client.id == 3 and client.round > 1:
+            raise RunError("the device is gone")
+        return replace(upload, weights=weights)
