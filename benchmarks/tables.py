@@ -301,6 +301,11 @@ def by_model(records: Sequence[Record]) -> str:
     )
 
 
+def gradient(loss: str) -> Callable[[Sequence[Record]], str]:
+    """The norm that FedZKT measured in the last round."""
+    return lambda records: f"{statistics.fmean(r['more'][f'gradient_{loss}'] for r in records):.2g}"
+
+
 FROM_RUNS: dict[str, Callable[[Sequence[Record]], str]] = {
     "accuracy, %": lambda records: percent(r["accuracy"] for r in records),
     "best, %": lambda records: percent(r["best"] for r in records),
@@ -308,6 +313,9 @@ FROM_RUNS: dict[str, Callable[[Sequence[Record]], str]] = {
     "edge model, %": edge_models,
     "global model, %": server_model,
     "by model, %": by_model,
+    "gradient of KL": gradient("kl"),
+    "gradient of SL": gradient("sl"),
+    "gradient of l1": gradient("l1"),
     "up, MB": lambda records: mean((r["bytes"]["up"] for r in records), 1e6),
     "down, MB": lambda records: mean((r["bytes"]["down"] for r in records), 1e6),
     "virtual minutes": lambda records: mean((r["virtual_seconds"] for r in records), 60),
