@@ -268,12 +268,12 @@ class FedZKT(Method[State]):
     # ---- what comes out ----
 
     def evaluate(self, server: Server, state: State, fleet: Fleet) -> Metrics:
-        """The devices' models after the transfer, of those that were heard; the global model beside them."""
+        """The devices' models after the transfer, the first weights of those not heard yet; the global model beside."""
         devices = {
-            k: server.evaluate(server.client_model(k, weights)).accuracy for k, weights in sorted(state.weights.items())
+            k: server.evaluate(self.client_model(server, state, k, {})).accuracy for k in range(server.world.clients)
         }
         return Metrics(
-            fmean(devices.values()) if devices else 0.0,
+            fmean(devices.values()),
             server=server.evaluate(state.model).as_dict(),
             clients=devices,
             more={f"gradient_{name}": norm for name, norm in state.gradients.items()},

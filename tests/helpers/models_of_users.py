@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
-from catchment import Client, SplitModel, models, on_client
+from catchment import Client, Dataset, SplitModel, models, on_client
+from catchment.data import Normalisation, Samples
 from catchment.errors import RunError
 from catchment.methods.fedgkt import FedGKT, Feedback, Knowledge
 from catchment.methods.fedzkt import FedZKT, OnDeviceModel, Transferred
@@ -26,6 +27,13 @@ def flat_edge(shape, classes):
 
 def flat_half(shape, classes):
     return nn.Sequential(nn.Linear(shape[0], 64), nn.ReLU(), nn.Linear(64, classes))
+
+
+def letters():
+    """A data set beside the digits: as large images, other classes."""
+    images = torch.arange(20 * 64).remainder(17).to(torch.uint8).reshape(20, 1, 8, 8)
+    samples = Samples(images, torch.arange(20) % 3, torch.arange(20))
+    return Dataset(samples, samples, ("a", "b", "c"), Normalisation(16, (0.5,), (0.5,)))
 
 
 @dataclass(frozen=True)
