@@ -445,6 +445,25 @@ def fedgkt(measured: Record) -> str:
     )
 
 
+def fedzkt(measured: Record) -> str:
+    """FedZKT's server beside a plain loop, and teachers in one call beside a loop."""
+    rows = [
+        [f"generator of width {row['width']}", *(f"{row['iteration_s'][way]:.2f}" for way in ("plain", "catchment")),
+         f"{row['plain_over_catchment']:.2f}"]
+        for row in measured["server"]
+    ]  # fmt: skip
+    head = [f"{len(measured['devices'])} devices, 28x28, batches of {measured['batch']}",
+            "plain loop, CPU s an iteration", "Catchment, CPU s an iteration", "times faster"]  # fmt: skip
+    first = markdown(head, rows)
+    rows = [
+        [f"{row['model']}, {'x'.join(map(str, row['shape']))}",
+         *(f"{row['ms'][way]:.1f}" for way in ("loop", "one call")), f"{row['loop_over_one_call']:.2f}"]
+        for row in measured["ensembles"]
+    ]  # fmt: skip
+    head = [f"{measured['teachers']} devices of one architecture", "loop, CPU ms", "one call, CPU ms", "times faster"]
+    return f"{first}\n\n{markdown(head, rows)}"
+
+
 def spool(measured: Record) -> str:
     """The server's memory for all uploads of a round."""
     gib, ways = 2**30, measured["ways"]
@@ -458,7 +477,14 @@ def spool(measured: Record) -> str:
     return markdown(head, rows)
 
 
-MEASURED = {"engine": engine, "fedgkt": fedgkt, "spool": spool, "peers": peers, "edge_cost": edge_cost}
+MEASURED = {
+    "engine": engine,
+    "fedgkt": fedgkt,
+    "fedzkt": fedzkt,
+    "spool": spool,
+    "peers": peers,
+    "edge_cost": edge_cost,
+}
 
 
 def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
