@@ -137,7 +137,8 @@ class FedZKT(Method[State]):
         shape = world.data.dataset.shape
         with torch.no_grad():
             try:
-                made = tuple(self.first_generator(world, seed=0)(torch.zeros(2, self.noise)).shape)
+                noise = torch.zeros(2, self.noise, device=world.device)
+                made = tuple(self.first_generator(world, seed=0)(noise).shape)
             except RuntimeError as error:
                 raise ModelError(f'generator "{self.generator}" cannot take noise [2, {self.noise}]: {error}') from None
         if made != (2, *shape):
@@ -161,10 +162,9 @@ class FedZKT(Method[State]):
         """Algorithm 1: the active devices train, the server transfers; who is idle keeps its weights and teaches."""
         active = []
         bodies = {k: Transferred(state.weights.get(k)) for k in fleet.cohort()}
+        images = self.shown(server, state)
         for reply in fleet.ask(self.device_update, bodies, in_order=True):
-            architecture = server.world.client_architecture(reply.client)
-            reason = misfit(reply.body.weights, architecture.probe.initial, architecture.name)
-            if reason:
+            if reason := self.refusal(server, reply.client, reply.body.weights, images):
                 fleet.refuse(reply, reason)
                 continue
             state.weights[reply.client] = reply.body.weights
@@ -199,6 +199,15 @@ class FedZKT(Method[State]):
         self.to_devices(server, state, Ensemble(self.groups(server.world, students)))
         state.weights |= {k: copy_weights(student) for k, student in students.items()}
 
+    def refusal(self, server: Server, client: int, weights: Weights, images: Tensor) -> str:
+        """Why an upload cannot teach; nothing if it can."""
+        architecture = server.world.client_architecture(client)
+        if reason := misfit(weights, architecture.probe.initial, architecture.name):
+            return reason
+        with torch.no_grad():
+            logits = server.client_model(client, weights).eval()(images)
+        return "" if bool(logits.isfinite().all()) else "its logits of generated images hold NaN or infinity"
+
     def to_global(self, server: Server, state: State, f_ens: Ensemble) -> None:
         """n_D times: the generator raises the disagreement of F and f_ens (equation 2), F lowers it."""
         loss = LOSSES[self.loss]
@@ -216,11 +225,7 @@ class FedZKT(Method[State]):
                 v = f_ens(x)
             value = loss(state.model(x), v)
             _step(state.optimizer, value)
-        if not math.isfinite(left := value.item()):
-            raise Diverged(
-                f"the disagreement is {left} in round {server.round}; a lower optimizer.server.lr, now "
-                f"{server.world.server_optimizer.lr:g}, or another method.loss usually helps"
-            )
+        self.check_finite(server, "disagreement", value.item())
 
     def to_devices(self, server: Server, state: State, students: Ensemble) -> None:
         """n_D times: every student learns from F on generated inputs (equation 8, KL)."""
@@ -231,8 +236,9 @@ class FedZKT(Method[State]):
                 x = state.generator(z)
                 teacher = state.model(x)
             # A sum, so that every student steps as if it were alone.
-            losses = [distillation(student, teacher, 1.0) for student in students(x)]
-            _step(optimizer, torch.stack(losses).sum())
+            value = torch.stack([distillation(student, teacher, 1.0) for student in students(x)]).sum()
+            _step(optimizer, value)
+        self.check_finite(server, "loss of the students", value.item())
         students.settle()
 
     def noises(self, server: Server, purpose: str, pairs: bool = False) -> Iterator[list[Tensor]]:
@@ -241,6 +247,14 @@ class FedZKT(Method[State]):
         size = (server.world.server_optimizer.batch_size, self.noise)
         for _ in range(self.iterations):
             yield [torch.randn(size, generator=generator).to(server.world.device) for _ in range(2 if pairs else 1)]
+
+    def check_finite(self, server: Server, what: str, value: float) -> None:
+        """Stop rather than send weights that are not numbers."""
+        if not math.isfinite(value):
+            raise Diverged(
+                f"the {what} is {value} in round {server.round}; a lower optimizer.server.lr, now "
+                f"{server.world.server_optimizer.lr:g}, or another method.loss usually helps"
+            )
 
     def set_rates(self, server: Server, state: State, n: int) -> None:
         """The learning rates of F and G in an iteration of this round."""

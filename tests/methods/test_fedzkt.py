@@ -268,6 +268,9 @@ def test_a_loss_that_is_not_finite_is_said():
         state.model.classifier[-1].bias.fill_(math.nan)
     with pytest.raises(Diverged, match=r"the disagreement is nan in round 1; a lower optimizer\.server\.lr, now 0\.01"):
         world.method.server_update(server, state, active=[0])
+    models = {k: world.method.device_model(server, state, k) for k in state.weights}
+    with pytest.raises(Diverged, match="the loss of the students is nan in round 1"):
+        world.method.to_devices(server, state, Ensemble(world.method.groups(world, models)))
 
 
 # ---- batched and looped ------------------------------------------------------------------------------------------
@@ -340,6 +343,16 @@ def test_uploads_that_are_not_of_the_model_are_named():
         ({"a": torch.tensor([1.0, math.inf]), "n": torch.tensor(5)}, "a holds NaN or infinity"),
     ):
         assert misfit(weights, expected, "mlp") == words
+
+
+def test_finite_weights_that_overflow_are_refused():
+    """One device must not be able to turn the ensemble into NaN."""
+    world = zkt(("mlp",))
+    server, state = begun(world)
+    images = world.method.shown(server, state)
+    huge = {name: torch.full_like(weight, 1e30) for name, weight in state.weights[0].items()}
+    assert world.method.refusal(server, 0, state.weights[0], images) == ""
+    assert world.method.refusal(server, 0, huge, images) == "its logits of generated images hold NaN or infinity"
 
 
 def test_devices_that_misbehave_are_left_out_with_a_reason_and_the_run_goes_on(tmp_path):
