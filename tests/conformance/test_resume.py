@@ -23,7 +23,7 @@ CASES = {
     "fedgkt, asynchronous": {"rounds": 12, **PHONES},
     "fedgkt, thrifty": {"rounds": 12, "participation": {"fraction": 1.0}, **TROUBLE},
     "fedgkt, coded": {"rounds": 12, **TROUBLE},
-    "fedzkt": {"rounds": 8, **TROUBLE},
+    "fedzkt": {"rounds": 16, **TROUBLE},
     "centralized": {"rounds": 20},
     "broadcast": {"rounds": 20, "workers": 2, "participation": {"fraction": 0.4}},
 }
