@@ -455,12 +455,15 @@ def fedzkt(measured: Record) -> str:
     head = [f"{len(measured['devices'])} devices, 28x28, batches of {measured['batch']}",
             "plain loop, CPU s an iteration", "Catchment, CPU s an iteration", "times faster"]  # fmt: skip
     first = markdown(head, rows)
-    rows = [
-        [f"{row['model']}, {'x'.join(map(str, row['shape']))}",
-         *(f"{row['ms'][way]:.1f}" for way in ("loop", "one call")), f"{row['loop_over_one_call']:.2f}"]
-        for row in measured["ensembles"]
-    ]  # fmt: skip
-    head = [f"{measured['teachers']} devices of one architecture", "loop, CPU ms", "one call, CPU ms", "times faster"]
+    rows = []
+    for row in measured["ensembles"]:
+        cells = [f"{row['model']}, {'x'.join(map(str, row['shape']))}"]
+        for side in ("teachers", "students"):
+            cells += [f"{row[side]['ms'][way]:.1f}" for way in ("loop", "one call")]
+            cells.append(f"{row[side]['loop_over_one_call']:.2f}")
+        rows.append(cells)
+    head = [f"{measured['teachers']} devices of one architecture", "teachers, loop, CPU ms", "one call", "times faster",
+            "students, loop, CPU ms", "one call", "times faster"]  # fmt: skip
     return f"{first}\n\n{markdown(head, rows)}"
 
 
