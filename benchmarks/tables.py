@@ -198,13 +198,17 @@ def finished_elsewhere(root: Path, tables: Iterable[str], job: Job) -> Record | 
     return None
 
 
-def lacks_data(experiment: catchment.Experiment) -> bool:
-    """Whether an experiment needs a data set that is not here."""
+def lacks_data(experiment: catchment.Experiment) -> str:
+    """A data set that an experiment needs and that is not here; empty if all are."""
     settings = experiment.data
-    if settings.name not in SOURCES or settings.name == "digits" or settings.download:
-        return False
     folder = settings.root or os.environ.get("CATCHMENT_DATA")
-    return folder is None or find_split(Path(folder).expanduser() / settings.name, "train") is None
+    public = getattr(settings.public, "name", None)  # another set, or only a share of this one
+    for name in (settings.name, *([public] if public else [])):
+        if name not in SOURCES or name == "digits" or settings.download:
+            continue
+        if folder is None or find_split(Path(folder).expanduser() / name, "train") is None:
+            return name
+    return ""
 
 
 # ---- running -----------------------------------------------------------------------------------------------------
@@ -218,8 +222,8 @@ def run_table(root: Path, tables: dict[str, Table], table: Table, only: str | No
             if not again and finished(root, job) is not None:
                 continue
             record = None if again else finished_elsewhere(root, tables, job)
-            if record is None and lacks_data(job.experiment):
-                print(f"{job}: not run, there is no data set {job.experiment.data.name}", flush=True)
+            if record is None and (lacking := lacks_data(job.experiment)):
+                print(f"{job}: not run, there is no data set {lacking}", flush=True)
                 continue
             if record is None:
                 print(f"{job} ...", flush=True)
@@ -250,6 +254,7 @@ def perform(root: Path, job: Job, again: bool = False) -> Record:
         "best": result["best"]["accuracy"],
         "server": (result["server"] or {}).get("accuracy"),
         "clients": clients and {"min": clients["min"], "max": clients["max"], "mean": clients["mean"]},
+        "models": {name: model["accuracy"] for name, model in (result["models"] or {}).items()},
         "curve": run.curve,
         **({"notes": notes} if (notes := [r["notes"] for r in run.rounds if r.get("notes")]) else {}),
         "more": result["more"],
@@ -264,8 +269,8 @@ def list_table(root: Path, table: Table, only: str | None = None) -> None:
     for job in table.jobs(only):
         try:
             state = "done" if finished(root, job) else "not run"
-            if state == "not run" and lacks_data(job.experiment):
-                state = f"not run, there is no data set {job.experiment.data.name}"
+            if state == "not run" and (lacking := lacks_data(job.experiment)):
+                state = f"not run, there is no data set {lacking}"
             elif state == "not run" and str(job.seed) in kept(root, table.name).get(job.row.name, {}):
                 state = "changed since it was run"
         except CatchmentError as error:
@@ -307,7 +312,7 @@ def client_means(records: Sequence[Record]) -> str:
 
 def servers(records: Sequence[Record]) -> str:
     """The server's own model; empty for methods without."""
-    return percent(r["server"] for r in records if r["server"] is not None)
+    return percent(r["server"] for r in records if r.get("server") is not None)
 
 
 def moved_until(accuracy: float) -> Callable[[Sequence[Record]], str]:
@@ -333,6 +338,20 @@ def samples_of(path: str) -> Callable[[Sequence[Record]], str]:
     return column
 
 
+def by_model(records: Sequence[Record]) -> str:
+    """Mean over clients with this model, and over seeds; empty where all clients have one."""
+    names = dict.fromkeys(name for r in records for name in r.get("models") or {})
+    return ", ".join(
+        f"{name} {100 * statistics.fmean(r['models'][name] for r in records if name in r['models']):.1f}"
+        for name in names
+    )
+
+
+def gradient(loss: str) -> Callable[[Sequence[Record]], str]:
+    """The norm that FedZKT measured in the last round."""
+    return lambda records: f"{statistics.fmean(r['more'][f'gradient_{loss}'] for r in records):.2g}"
+
+
 FROM_RUNS: dict[str, Callable[[Sequence[Record]], str]] = {
     "accuracy, %": lambda records: percent(r["accuracy"] for r in records),
     "best, %": lambda records: percent(r["best"] for r in records),
@@ -346,6 +365,10 @@ FROM_RUNS: dict[str, Callable[[Sequence[Record]], str]] = {
         for path in ("self_training", "self_distillation", "ensemble_distillation", "nobody_right")
     },
     "top, %": lambda records: percent(max(got for _, got in r["curve"]) for r in records),
+    "by model, %": by_model,
+    "gradient of KL": gradient("kl"),
+    "gradient of SL": gradient("sl"),
+    "gradient of l1": gradient("l1"),
     "up, MB": lambda records: mean((r["bytes"]["up"] for r in records), 1e6),
     "down, MB": lambda records: mean((r["bytes"]["down"] for r in records), 1e6),
     "up, kB": lambda records: mean((r["bytes"]["up"] for r in records), 1e3),
@@ -375,10 +398,11 @@ def equation_bytes(file: Path) -> int:
 def logits_up(file: Path) -> float | None:
     """KiB of the logits of all clients on all public samples (FedGEMS, Table 6); None if that is not what travels."""
     experiment = catchment.Experiment.load(file)
-    if experiment.method["name"] not in ("cronus", "dsfl", "fedgem", "fedmd"):
+    share = experiment.data.public
+    if experiment.method["name"] not in ("cronus", "dsfl", "fedgem", "fedmd") or not isinstance(share, float):
         return None
     samples, classes = IMAGES[experiment.data.name]
-    public = round((experiment.data.train or samples) * (experiment.data.public or 0.0))
+    public = round((experiment.data.train or samples) * share)
     return formulas.fedmd(experiment.data.clients, public, classes).up / 1024
 
 
@@ -517,6 +541,28 @@ def fedgkt(measured: Record) -> str:
     )
 
 
+def fedzkt(measured: Record) -> str:
+    """FedZKT's server beside a plain loop, and teachers in one call beside a loop."""
+    rows = [
+        [f"generator of width {row['width']}", *(f"{row['iteration_s'][way]:.2f}" for way in ("plain", "catchment")),
+         f"{row['plain_over_catchment']:.2f}"]
+        for row in measured["server"]
+    ]  # fmt: skip
+    head = [f"{len(measured['devices'])} devices, 28x28, batches of {measured['batch']}",
+            "plain loop, CPU s an iteration", "Catchment, CPU s an iteration", "times faster"]  # fmt: skip
+    first = markdown(head, rows)
+    rows = []
+    for row in measured["ensembles"]:
+        cells = [f"{row['model']}, {'x'.join(map(str, row['shape']))}"]
+        for side in ("teachers", "students"):
+            cells += [f"{row[side]['ms'][way]:.1f}" for way in ("loop", "one call")]
+            cells.append(f"{row[side]['loop_over_one_call']:.2f}")
+        rows.append(cells)
+    head = [f"{measured['teachers']} devices of one architecture", "teachers, loop, CPU ms", "one call", "times faster",
+            "students, loop, CPU ms", "one call", "times faster"]  # fmt: skip
+    return f"{first}\n\n{markdown(head, rows)}"
+
+
 def spool(measured: Record) -> str:
     """The server's memory for all uploads of a round."""
     gib, ways = 2**30, measured["ways"]
@@ -590,6 +636,7 @@ def device(measured: Record) -> str:
 MEASURED = {
     "engine": engine,
     "fedgkt": fedgkt,
+    "fedzkt": fedzkt,
     "spool": spool,
     "peers": peers,
     "edge_cost": edge_cost,

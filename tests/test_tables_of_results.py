@@ -243,6 +243,21 @@ def test_the_tables_on_the_page_are_those_of_their_files(tables):
         assert f"<!-- {name} -->\n{text}\n<!-- /{name} -->" in page, "rewrite it: python benchmarks/tables.py"
 
 
+def test_accuracy_by_model_and_of_the_global_model(tables):
+    records = [{"models": {"mlp": 0.5, "cnn": 0.7}, "server": 0.6}, {"models": {"mlp": 0.6, "cnn": 0.8}, "server": 0.8}]
+    assert tables.by_model(records) == "mlp 55.0, cnn 75.0"
+    assert tables.servers(records) == "70.0 ± 14.1"
+    before = [{"more": {}}]  # results of before these were kept
+    assert (tables.by_model(before), tables.servers(before)) == ("", "")
+
+
+def test_a_row_without_its_public_set_is_left_out(tables, tmp_path, monkeypatch):
+    monkeypatch.setenv("CATCHMENT_DATA", str(tmp_path))
+    public = {"data": {"name": "digits", "public": {"name": "mnist"}}}
+    assert tables.lacks_data(catchment.Experiment.from_dict(public)) == "mnist"
+    assert tables.lacks_data(catchment.Experiment.from_dict({"data": {"public": 0.5}})) == ""
+
+
 def test_one_model_for_all_clients_has_no_worst_and_best(tables):
     assert tables.worst_and_best_client([{"clients": {"min": 0.5, "max": 0.5}}, {"clients": None}]) == ""
     assert tables.worst_and_best_client([{"clients": {"min": 0.5, "max": 0.625}}]) == "50.0 to 62.5"

@@ -12,7 +12,8 @@ from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
 from catchment.errors import CatchmentError, ModelError
-from catchment.models import resnet, resnet18, small
+from catchment.models import mobile, resnet, resnet18, small
+from catchment.models.initial import glorot
 from catchment.models.split import written
 from catchment.names import call_with_known, resolve
 from catchment.randomness import seeded_globals
@@ -33,6 +34,7 @@ class Family:
 
     form: str
     member: Callable[..., Builtin]
+    widths: tuple[float, ...] = ()  # the numbers there are; any positive whole ones if none are given
 
 
 def _edge(blocks: int) -> Builtin:
@@ -55,10 +57,22 @@ def _cnn(channels: int) -> Builtin:
     return Builtin(partial(small.cnn, channels), smallest=4)
 
 
+def _lenet(first: int, second: int, linear: int) -> Builtin:
+    return Builtin(partial(small.lenet, first, second, linear), smallest=16)
+
+
+def _shufflenetv2(size: float) -> Builtin:
+    return Builtin(partial(mobile.shufflenetv2, size), smallest=8)  # halved three times
+
+
+def _mobilenetv2(width: float) -> Builtin:
+    return Builtin(partial(mobile.mobilenetv2, width), smallest=8)  # halved three times
+
+
 _SINGLE = {
     "mlp": _mlp(64),
     "cnn": _cnn(16),
-    "lenet": Builtin(small.lenet, smallest=16),
+    "lenet": _lenet(6, 16, 3),
     "resnet4": _edge(1),
     "resnet6": _edge(2),
     "resnet8": Builtin(resnet.bottleneck_edge, smallest=1),
@@ -79,6 +93,9 @@ _SINGLE = {
 _FAMILIES = {
     "mlp": Family("mlp(h)", _mlp),
     "cnn": Family("cnn(c)", _cnn),
+    "lenet": Family("lenet(a,b,n)", _lenet),
+    "shufflenetv2": Family("shufflenetv2(w)", _shufflenetv2, tuple(mobile.SHUFFLE_CHANNELS)),
+    "mobilenetv2": Family("mobilenetv2(w)", _mobilenetv2, mobile.MOBILE_WIDTHS),
     "resnet": Family("resnet(a,b,c)", _whole),
     "half": Family("half(a,b,c)", _half),
 }
@@ -88,12 +105,13 @@ _KNOWN: dict[str, Builtin | Family] = {**_SINGLE, **{family.form: family for fam
 MODELS = tuple(_KNOWN)
 
 
-def build(name: str, shape: tuple[int, ...], classes: int, seed: int) -> nn.Module:
+def build(name: str, shape: tuple[int, ...], classes: int, seed: int, initial: str = "own") -> nn.Module:
     """A fresh model for inputs of this shape; the same seed gives the same weights.
 
     The name is a built-in (`resnet8`), a member of a family (`resnet(1,1,2)`, `mlp(32)`), or the user's own
     `module:function`, which is called with those of `shape`, `channels`, `size` (the width) and `classes`
-    that it names. The shape for a half is that of the features it takes.
+    that it names. The shape for a half is that of the features it takes. `initial = "glorot"` draws the weights of
+    linear and convolutional layers anew, as Glorot and Bengio do.
     """
     if not shape or min(shape) < 1 or classes < 1:
         raise ModelError(
@@ -117,6 +135,9 @@ def build(name: str, shape: tuple[int, ...], classes: int, seed: int) -> nn.Modu
         )
     if any(isinstance(parameter, UninitializedParameter) for parameter in model.parameters()):
         raise ModelError(f'model "{name}" has lazy layers, whose weights no seed can fix: give their sizes')
+    if initial == "glorot":
+        with seeded_globals(seed):
+            glorot(model)
     return model
 
 
@@ -150,6 +171,11 @@ def _builtin(name: str) -> Builtin | None:
         return None
     family = _FAMILIES[parts[1]]
     numbers = [number.strip() for number in (parts[2] or "").split(",")]
+    if family.widths:
+        width = next((width for width in family.widths if numbers in ([f"{width:g}"], [f"{width}"])), None)
+        if width is None:
+            raise ModelError(f'model "{name}" should be "{family.form}" with w one of {family.widths}')
+        return family.member(width)
     positive = all(number.isdecimal() and int(number) > 0 for number in numbers)
     if not positive or len(numbers) != len(family.form.split(",")):
         raise ModelError(

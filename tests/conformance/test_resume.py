@@ -29,6 +29,7 @@ CASES = {
     "feddf, two architectures": {"rounds": 14},
     "fedgkt, poisoned": {"rounds": 12, **TROUBLE},
     "splitfed, label-flip": {"rounds": 8},
+    "fedzkt": {"rounds": 16, **TROUBLE},
     "centralized": {"rounds": 20},
     "broadcast": {"rounds": 20, "workers": 2, "participation": {"fraction": 0.4}},
 }

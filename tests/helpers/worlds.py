@@ -98,6 +98,16 @@ METHODS: dict[str, dict[str, Any]] = {
         "inspection": {"action": "flag", "others": 2},
         "aggregation": {"name": "krum"},
     },
+    "fedzkt": {
+        "method": {"name": "fedzkt", "client_epochs": 1, "iterations": 2, "width": 4, "noise": 10},
+        "models": {"client": ["mlp", "cnn"], "server": "cnn"},
+        "optimizer": {"server": {"name": "sgd", "lr": 0.01}},
+    },
+    "fedzkt, batched": {
+        "method": {"name": "fedzkt", "iterations": 2, "width": 4, "loss": "kl", "milestones": "round"},
+        "models": {"client": "mlp", "server": "resnet4", "initial": "glorot"},
+        "participation": {"fraction": 1.0},
+    },
     "transfer": {"method": {"name": "sketches:Transfer"}, "models": {"client": "cnn", "server": "resnet10"}},
     "selective": {"method": {"name": "sketches:Selective"}, "data": {"public": 0.3}},
     "broadcast": {"method": {"name": "sketches:Broadcast"}, "models": {"client": ["mlp", "cnn"]}},

@@ -73,7 +73,14 @@ def test_names_may_have_spaces():
 
 
 def test_every_listed_name_can_be_built():
-    filled = [name.replace("(a,b,c)", "(1,1,1)").replace("(h)", "(4)").replace("(c)", "(4)") for name in models.MODELS]
+    filled = [
+        name.replace("(a,b,c)", "(1,1,1)")
+        .replace("(a,b,n)", "(1,1,1)")
+        .replace("(h)", "(4)")
+        .replace("(c)", "(4)")
+        .replace("(w)", "(1.0)")
+        for name in models.MODELS
+    ]
     assert {"resnet8", "resnet(1,1,1)", "half(1,1,1)", "mlp(4)", "cnn(4)"} <= set(filled)
     for name in filled:
         assert isinstance(models.build(name, (16, 16, 16), 10, seed=0), nn.Module)
@@ -96,7 +103,7 @@ def test_which_names_are_halves():
         ("resnets(1,1,2)", 'did you mean "resnet(a,b,c)"?'),
         ("halves(1,1,2)", 'did you mean "half(a,b,c)"?'),
         ("resnet8_basic(3)", 'did you mean "resnet8_basic"?'),
-        ("zzz", "known: cnn, cnn(c), half(a,b,c), lenet, mlp, mlp(h), resnet(a,b,c), resnet10,"),
+        ("zzz", "known: cnn, cnn(c), half(a,b,c), lenet, lenet(a,b,n), mlp, mlp(h), mobilenetv2(w), resnet(a,b,c),"),
     ],
 )
 def test_unknown_names(name, hint):
