@@ -33,9 +33,15 @@ from catchment.world import World
 
 METHODS = {
     "centralized": "catchment.methods.centralized:Centralized",
+    "dgc": "catchment.methods.dgc:DGC",
     "fedavg": "catchment.methods.fedavg:FedAvg",
+    "fedcams": "catchment.methods.fedcams:FedCAMS",
+    "fedcom": "catchment.methods.fedcom:FedCOM",
     "fedgkt": "catchment.methods.fedgkt:FedGKT",
+    "fedkgf": "catchment.methods.fedkgf:FedKGF",
+    "fedpm": "catchment.methods.fedpm:FedPM",
     "fedprox": "catchment.methods.fedprox:FedProx",
+    "smartidx": "catchment.methods.smartidx:SmartIdx",
     "split": "catchment.methods.split:Split",
     "splitfed": "catchment.methods.splitfed:SplitFed",
     "standalone": "catchment.methods.standalone:Standalone",
@@ -235,18 +241,18 @@ class Experiment:
             std=d.std,
         )
         division = data.divide(dataset, d.clients, d.partition, d.public, self.seed)
-        client = self.models.client
+        client, method = self.models.client, self.build_method()
         world = World(
             seed=self.seed,
-            method=self.build_method(),
+            method=method,
             data=division,
-            client_models=(client,) if isinstance(client, str) else client,
+            client_models=tuple(map(method.client_name, (client,) if isinstance(client, str) else client)),
             server_model=self.models.server,
             client_optimizer=self.optimizer.client,
             server_optimizer=self.optimizer.server,
             augment=d.augment,
             device=_device(self.device),
-            wire=Wire.parse(self.wire.codecs),
+            wire=Wire.parse((*method.codecs, *self.wire.codecs)),
         )
         check_augmentations(d.augment)
         world.check_models()

@@ -45,6 +45,15 @@ class Method(ABC, Generic[State]):
     persistent: ClassVar[tuple[str, ...]] = ()
     takes_features: ClassVar[bool] = False  # the server's model goes on from the clients' features
 
+    @property
+    def codecs(self) -> tuple[str, ...]:
+        """Rules of the wire that belong to the method; they come before those of `[wire] codecs`."""
+        return ()
+
+    def client_name(self, model: str) -> str:
+        """The model that clients build where `models.client` names this one."""
+        return model
+
     def check(self, world: World) -> None:
         """Refuse, before anything runs, a world in which this method cannot work."""
         return

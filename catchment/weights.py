@@ -1,11 +1,15 @@
-"""The exchange that FedAvg and its kin share: one model down, trained models up, their mean."""
+"""The exchange that FedAvg and its kin share: one model down, trained models up, their mean.
+
+Methods that compress what goes up send parameters and buffers apart: codecs work on the former, and the statistics of
+batch normalisation, which are few and break when they are approximate, go whole.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from catchment.averaging import WeightedMean
 from catchment.fleet import Fleet, Reply
@@ -31,6 +35,16 @@ class LocalModel(Payload):
     loss: float
 
 
+@dataclass(frozen=True)
+class LocalParameters(Payload):
+    """A trained model, up, as two fields."""
+
+    weights: dict[str, Tensor]  # parameters
+    buffers: dict[str, Tensor]
+    samples: int
+    loss: float
+
+
 @dataclass
 class GlobalState:
     """What the server remembers."""
@@ -44,6 +58,49 @@ def mean_weights(replies: Iterable[Reply[LocalModel]], otherwise: Weights) -> We
     for reply in replies:
         mean.add(reply.body.weights, reply.body.samples)
     return mean.value() if mean.weight else otherwise
+
+
+def parameters_of(model: nn.Module) -> Weights:
+    """The parameters of a model by their names in its state dict, detached."""
+    return {name: parameter.detach() for name, parameter in model.named_parameters(remove_duplicate=False)}
+
+
+def buffers_of(model: nn.Module) -> Weights:
+    """What else the state dict of a model has."""
+    parameters = parameters_of(model)
+    return {name: tensor for name, tensor in model.state_dict().items() if name not in parameters}
+
+
+def refusal(given: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> str:
+    """Why tensors that a client sent cannot stand for these; nothing if they can."""
+    if given.keys() != expected.keys():
+        missing, extra = sorted(expected.keys() - given.keys()), sorted(given.keys() - expected.keys())
+        return f"{len(missing)} tensors are missing and {len(extra)} are not of the model: {(missing + extra)[0]}"
+    for name, tensor in given.items():
+        want = expected[name]
+        if tensor.dtype != want.dtype or tensor.shape != want.shape:
+            return f"{name} is {tensor.dtype} {list(tensor.shape)}; {want.dtype} {list(want.shape)} is expected"
+        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            return f"{name} holds NaN or infinity"
+    return ""
+
+
+def mean_parameters(
+    server: Server, fleet: Fleet, replies: Iterable[Reply[LocalParameters]], weights: Weights
+) -> Weights | None:
+    """The mean, by number of samples, of models like `weights`; None if no reply could be used."""
+    mean = WeightedMean()
+    for reply in replies:
+        body, held = reply.body, len(server.world.data.clients[reply.client])
+        whole = {**body.weights, **body.buffers}
+        reason = refusal(whole, weights)
+        if body.samples != held:
+            reason = f"it says that it trained on {body.samples} samples; client {reply.client} has {held}"
+        if reason:
+            fleet.refuse(reply, reason)
+        else:
+            mean.add({name: whole[name] for name in weights}, held)
+    return mean.value() if mean.weight else None
 
 
 def evaluate_global(server: Server, fleet: Fleet, weights: Weights) -> Metrics:

@@ -14,7 +14,7 @@ def through(values, text):
     """Parts of a tensor, and what the receiver makes of them."""
     chain = parse_chain(text, "test")
     coarse = stages.coarsen(values, chain, "x")
-    packed = stages.pack(coarse, chain)
+    packed = stages.pack(coarse, chain, values.shape)
     back = stages.unpack(packed.parts, packed.chain, values.dtype, values.shape, packed.nonzero)
     restored = stages.restore(back, packed.chain, values.dtype, values.shape)
     assert torch.equal(restored, stages.restore(coarse, chain, values.dtype, values.shape))  # what the sender expects
@@ -282,7 +282,7 @@ def test_damaged_parts_are_refused_with_the_reason(case):
     chain = parse_chain(text, "test")
     x = torch.zeros(shape)
     x[0] = 1
-    packed = stages.pack(stages.coarsen(x, chain, "x"), chain)
+    packed = stages.pack(stages.coarsen(x, chain, "x"), chain, x.shape)
     assert packed.chain == chain
     with pytest.raises(WireError, match=reason):
         stages.unpack(packed.parts | wrong, chain, x.dtype, x.shape, packed.nonzero)
