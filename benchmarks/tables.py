@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import hashlib
 import json
 import os
@@ -39,6 +40,7 @@ from catchment.data.parquet import find_split
 from catchment.errors import CatchmentError, UserError
 from catchment.models import build, feature_shape
 from catchment.names import did_you_mean
+from catchment.transports.devices import Device
 
 ROOT = Path(__file__).parents[1]
 Record = dict[str, Any]
@@ -112,7 +114,8 @@ def declared(root: Path) -> dict[str, Table]:
             if names.count(row.name) > 1:
                 raise UserError(f"{file}: {name} has several rows {row.name}; their results would take the same place")
         for column in entry["columns"]:
-            if column not in (known := {**FROM_RUNS, **FROM_SETTINGS}):
+            known = {**FROM_RUNS, **FROM_SETTINGS, **dict.fromkeys(map(of_number, OF_NUMBERS))}
+            if column not in known and from_runs(column) is None:
                 raise UserError(f'{file}: {name} has an unknown column "{column}"; {did_you_mean(column, known)}')
         tables[name] = Table(
             name, entry["head"], tuple(entry["columns"]), tuple(rows), tuple(entry.get("seeds", Table.seeds))
@@ -237,7 +240,26 @@ def perform(root: Path, job: Job, again: bool = False) -> Record:
         "bytes": result["bytes"],
         "virtual_seconds": result["virtual_seconds"],
         "seconds": result["seconds"],
+        "curve": curve(directory),
+        "link": link(job.experiment),
     }
+
+
+def curve(directory: Path) -> list[list[float]]:
+    """After each evaluation of a run: round, accuracy, bytes of training up and down so far."""
+    points: list[list[float]] = []
+    up = down = 0
+    for record in catchment.Run(directory).rounds:
+        up, down = up + record["bytes"]["up"], down + record["bytes"]["down"]
+        if "accuracy" in record:
+            points.append([record["round"], record["accuracy"], up, down])
+    return points
+
+
+def link(experiment: catchment.Experiment) -> float | None:
+    """Mbit/s, if the virtual time of an experiment is that of transmission alone, over one kind of link."""
+    device, *others = set(experiment.devices.chosen())
+    return device.up if not others and device == Device(up=device.up, down=device.up) else None
 
 
 def list_table(root: Path, table: Table, only: str | None = None) -> None:
@@ -292,6 +314,53 @@ FROM_RUNS: dict[str, Callable[[Sequence[Record]], str]] = {
     "minutes": lambda records: mean((r["seconds"] for r in records), 60),
 }  # fmt: skip
 
+
+def rounds(record: Record) -> int:
+    return int(record["curve"][-1][0])
+
+
+def until(accuracy: float, records: Sequence[Record]) -> str:
+    """Bytes up and down before the first evaluation with this accuracy, in MB: the mean of the seeds that reach it."""
+    reached = [next((up + down for _, a, up, down in r["curve"] if a >= accuracy), None) for r in records]
+    found = [size for size in reached if size is not None]
+    if not found:
+        return "never"
+    few = f" ({len(found)} of {len(reached)} seeds)" if len(found) < len(reached) else ""
+    return f"{mean(found, 1e6)}{few}"
+
+
+def seconds_a_round(speed: float, records: Sequence[Record]) -> str:
+    """Virtual time over a link of this speed: what was run over a link of another one takes as much longer."""
+    return f"{statistics.fmean(r['virtual_seconds'] * r['link'] / speed / rounds(r) for r in records):,.2f}"
+
+
+FROM_RUNS |= {
+    "up a round, MB": lambda records: f"{statistics.fmean(r['bytes']['up'] / rounds(r) for r in records) / 1e6:,.3f}",
+    "down a round, MB": lambda records: (
+        f"{statistics.fmean(r['bytes']['down'] / rounds(r) for r in records) / 1e6:,.3f}"
+    ),
+}
+
+OF_NUMBERS: dict[str, Callable[[float, Sequence[Record]], str]] = {  # "#" stands for a number
+    "MB to # %": lambda percents, records: until(percents / 100, records),
+    "s a round, # Mbit/s": seconds_a_round,
+}
+
+
+def of_number(column: str) -> str:
+    return column.replace("#", "10")
+
+
+def from_runs(column: str) -> Callable[[Sequence[Record]], str] | None:
+    """What a column shows of the records of a row; None if it shows nothing of them."""
+    if column in FROM_RUNS:
+        return FROM_RUNS[column]
+    for form, function in OF_NUMBERS.items():
+        if found := re.fullmatch(re.escape(form).replace(r"\#", r"(\d+)"), column):
+            return functools.partial(function, float(found[1]))
+    return None
+
+
 IMAGES = {"cifar10": (50_000, 10), "cifar100": (50_000, 100), "cinic10": (90_000, 10)}  # training images and classes
 
 
@@ -312,6 +381,7 @@ def equation_bytes(file: Path) -> int:
 
 FROM_SETTINGS: dict[str, Callable[[Row], str]] = {
     "paper, %": lambda row: row.paper,
+    "paper, MB up": lambda row: row.paper,
     "equation, MB": lambda row: f"{equation_bytes(row.file) / 1e6:,.1f}",
     "equation at the paper's scale, GB": lambda row: (
         f"{equation_bytes(row.file.with_stem(row.name.removesuffix('-small'))) / 1e9:,.0f}"
@@ -337,7 +407,8 @@ def shown(root: Path, table: Table) -> str:
         if not records:
             continue
         few = f" ({len(records)} of {len(table.seeds)} seeds)" if len(records) < len(table.seeds) else ""
-        cells = [FROM_RUNS[c](records) if c in FROM_RUNS else FROM_SETTINGS[c](row) for c in table.columns]
+        shows = [from_runs(column) for column in table.columns]
+        cells = [show(records) if show else FROM_SETTINGS[c](row) for show, c in zip(shows, table.columns)]
         lines.append([row.label, cells[0] + few, *cells[1:]])
     missing = len(table.rows) - len(lines)
     left = f"\n\n{missing} of {len(table.rows)} rows are not run yet." if missing else ""

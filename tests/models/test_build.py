@@ -73,8 +73,10 @@ def test_names_may_have_spaces():
 
 
 def test_every_listed_name_can_be_built():
-    filled = [name.replace("(a,b,c)", "(1,1,1)").replace("(h)", "(4)") for name in models.MODELS]
-    assert {"resnet8", "resnet(1,1,1)", "half(1,1,1)", "mlp(4)"} <= set(filled)
+    members = {"(a,b,c)": "(1,1,1)", "(h)": "(4)", "(w,b)": "(8,1)", "(model)": "(cnn)"}
+    filled = [next((name.replace(form, own) for form, own in members.items() if form in name), name)
+              for name in models.MODELS]  # fmt: skip
+    assert {"resnet8", "resnet(1,1,1)", "half(1,1,1)", "mlp(4)", "basic(8,1)", "kgf(cnn)"} <= set(filled)
     for name in filled:
         assert isinstance(models.build(name, (16, 16, 16), 10, seed=0), nn.Module)
 
@@ -96,7 +98,7 @@ def test_which_names_are_halves():
         ("resnets(1,1,2)", 'did you mean "resnet(a,b,c)"?'),
         ("halves(1,1,2)", 'did you mean "half(a,b,c)"?'),
         ("resnet8_basic(3)", 'did you mean "resnet8_basic"?'),
-        ("zzz", "known: cnn, half(a,b,c), lenet, mlp, mlp(h), resnet(a,b,c), resnet10,"),
+        ("zzz", "known: basic(w,b), cnn, half(a,b,c), lenet, mlp, mlp(h), resnet(a,b,c), resnet10,"),
     ],
 )
 def test_unknown_names(name, hint):
