@@ -56,8 +56,9 @@ class Wire:
         wire = Wire(tuple(map(parse_rule, texts)))
         if wire._has("up", "update") and wire.remembers("down"):
             raise ExperimentError(
-                "wire.codecs has update upwards, and delta or feedback downwards: update needs the request as it was "
-                "decoded, which the server does not keep; code what goes down without memory, such as fp16"
+                "wire.codecs has update upwards, and delta, feedback, momentum or a warm-up downwards: update needs "
+                "the request as it was decoded, which the server does not keep; code what goes down without memory, "
+                "such as fp16"
             )
         return wire
 

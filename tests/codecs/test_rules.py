@@ -27,12 +27,24 @@ def test_a_rule_is_direction_pattern_and_chain(text, rule):
     assert parse_rule(text) == rule
 
 
-@pytest.mark.parametrize("chain", ["int8+zstd", "int8(0)+zstd(9)", "update+feedback+topk(0.01)+int4", "delta+fp16"])
+@pytest.mark.parametrize("chain", ["int8+zstd", "int8(0)+zstd(9)", "update+feedback+topk(0.01)+int4", "delta+fp16",
+                                   "update+momentum(0.5)+topk(0.03125,4)+golomb", "update+feedback+smartidx(0.1)+fp16",
+                                   "update+feedback+sign", "golomb"])  # fmt: skip
 def test_a_chain_prints_as_it_was_written(chain):
     assert str(parse_rule(f"up:x={chain}").chain) == chain
 
 
 REFUSED = {
+    "x=delta+momentum+topk(0.1)": r"has momentum after delta, which would send twice",
+    "up:x=update+momentum+int8": r"has momentum without topk or smartidx",
+    "up:x=update+momentum(1)+topk(0.1)": r"momentum\(1\) needs a decay from 0 to below 1",
+    "x=topk(0.1)+sign": r"has sign after topk, whose values would all be one",
+    "x=smartidx(0.1)+zstd": r"has zstd after smartidx, which codes its positions itself",
+    "x=smartidx(0.1,3)": r"has more than the share to keep; topk alone",
+    "x=topk(0.1,a)": r"topk\(0.1,a\) has more than the share to keep; topk alone also takes a number of messages",
+    "x=smartidx": r"smartidx needs the share to keep",
+    "x=topk(0.1)+golomb+zstd": r"has zstd after golomb, which leaves it nothing to squeeze",
+    "x=sparse+golomb": r"has both sparse and golomb, of which a chain has one",
     "features": r'codec rule "features" has no "="; write PATTERN=CHAIN',
     "=int8": r'codec rule "=int8" names no tensors',
     "up:=int8": r"names no tensors",
