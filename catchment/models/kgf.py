@@ -87,7 +87,7 @@ def with_base_kernels(
             "fewer base kernels, or another model"
         )
     for parent in list(model.modules()):
-        for name, child in list(parent.named_children()):
+        for name, child in list(parent._modules.items()):  # named_children names a layer once
             if child in made:
                 setattr(parent, name, made[child])
     return made.get(model, model)
