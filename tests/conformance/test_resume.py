@@ -23,6 +23,11 @@ CASES = {
     "fedgkt, asynchronous": {"rounds": 12, **PHONES},
     "fedgkt, thrifty": {"rounds": 12, "participation": {"fraction": 1.0}, **TROUBLE},
     "fedgkt, coded": {"rounds": 12, **TROUBLE},
+    "fedkgf, modules alone, coded": {"rounds": 15, **TROUBLE},
+    "dgc": {"rounds": 15, **TROUBLE},
+    "fedcom, tracking": {"rounds": 15, **PHONES},
+    "fedcams": {"rounds": 12, "participation": {"fraction": 0.4}},
+    "fedpm": {"rounds": 12, **PHONES},
     "centralized": {"rounds": 20},
     "broadcast": {"rounds": 20, "workers": 2, "participation": {"fraction": 0.4}},
 }
