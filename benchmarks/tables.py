@@ -20,6 +20,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
@@ -29,7 +30,6 @@ import tomllib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -259,7 +259,8 @@ def curve(directory: Path) -> list[list[float]]:
 def link(experiment: catchment.Experiment) -> float | None:
     """Mbit/s, if the virtual time of an experiment is that of transmission alone, over one kind of link."""
     device, *others = set(experiment.devices.chosen())
-    return device.up if not others and device == Device(up=device.up, down=device.up) else None
+    alone = not others and device == Device(up=device.up, down=device.up) and math.isfinite(device.up)
+    return device.up if alone else None
 
 
 def list_table(root: Path, table: Table, only: str | None = None) -> None:
@@ -369,7 +370,7 @@ def equation_bytes(file: Path) -> int:
     experiment = catchment.Experiment.load(file)
     samples, classes = IMAGES[experiment.data.name]
     edge = build(str(experiment.models.client), (3, 32, 32), classes, seed=0)
-    features = prod(feature_shape(edge, (3, 32, 32)))
+    features = math.prod(feature_shape(edge, (3, 32, 32)))
     method, epochs = experiment.method, experiment.rounds
     if method["name"] == "split":
         sizes = features + features  # the feature map, and its gradient

@@ -265,3 +265,55 @@ def test_bytes_by_equation_are_of_the_images_and_rounds_that_a_file_says(tables,
     file = tmp_path / "less.toml"
     file.write_text(f'extends = "{row}"\nrounds = 3\n[data]\ntrain = 7\n[method]\nclient_epochs = 2')
     assert tables.equation_bytes(file) == 4 * 2 * 16_384 * 7 * 6
+
+
+# ---- bytes and time ---------------------------------------------------------------------------------------------
+
+
+def record(curve, seconds=20.0, link=10.0):
+    *_, (_, accuracy, up, down) = curve
+    return {"accuracy": accuracy, "bytes": {"up": up, "down": down}, "virtual_seconds": seconds, "curve": curve,
+            "link": link}  # fmt: skip
+
+
+SLOW = record([[2, 0.1, 1e6, 2e6], [4, 0.25, 2e6, 4e6]])
+FAST = record([[2, 0.3, 3e6, 5e6], [4, 0.28, 6e6, 10e6]], seconds=40.0)
+
+
+@pytest.mark.parametrize(
+    ("column", "shown"),
+    [
+        ("MB to 20 %", "7.0"),  # 6 and 8
+        ("MB to 30 %", "8.0 (1 of 2 seeds)"),
+        ("MB to 31 %", "never"),
+        ("up a round, MB", "1.000"),  # 2 and 6 in four rounds
+        ("down a round, MB", "1.750"),
+        ("s a round, 10 Mbit/s", "7.50"),  # 5 and 10
+        ("s a round, 1 Mbit/s", "75.00"),
+        ("s a round, 100 Mbit/s", "0.75"),
+    ],
+)
+def test_columns_of_bytes_and_time(tables, column, shown):
+    assert tables.from_runs(column)([SLOW, FAST]) == shown
+
+
+def test_a_run_leaves_its_curve_and_its_link(tables, root):
+    (root / "experiments" / "averaged.toml").write_text(
+        'extends = "common.toml"\nrounds = 4\nevaluation.every = 2\ndevices.profile = "10mbit"'
+    )
+    tables.main(["tiny"], root)
+    averaged, alone = results(root)["averaged"]["0"], results(root)["alone"]["0"]
+    assert [point[0] for point in averaged["curve"]] == [2, 4]
+    assert averaged["curve"][-1][1:] == [averaged["accuracy"], averaged["bytes"]["up"], averaged["bytes"]["down"]]
+    assert averaged["curve"][0][2] == averaged["bytes"]["up"] / 2
+    assert averaged["link"] == 10
+    assert alone["link"] is None  # ideal devices
+
+
+def test_time_of_devices_that_compute_is_not_that_of_a_link(tables):
+    def link(profile):
+        return tables.link(catchment.Experiment.from_dict({"devices": {"profile": profile}}))
+
+    assert link("1mbit") == 1
+    assert link("phone") is None
+    assert link(["1mbit", "10mbit"]) is None
