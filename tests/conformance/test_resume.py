@@ -25,7 +25,7 @@ CASES = {
     "fedgkt, coded": {"rounds": 12, **TROUBLE},
     "fedkgf, modules alone, coded": {"rounds": 15, **TROUBLE},
     "dgc": {"rounds": 15, **TROUBLE},
-    "fedcom, tracking": {"rounds": 15, **PHONES},
+    "fedcom": {"rounds": 15, **PHONES},
     "fedcams": {"rounds": 12, "participation": {"fraction": 0.4}},
     "fedpm": {"rounds": 12, **PHONES},
     "centralized": {"rounds": 20},

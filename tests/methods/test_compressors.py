@@ -109,7 +109,7 @@ def test_the_first_round_has_nothing_to_track():
 )
 def test_tracking_needs_plain_sgd(optimizer, said):
     with pytest.raises(ExperimentError, match=f"{said}: set name = .sgd. without momentum"):
-        experiment("fedcom, tracking", optimizer={"client": optimizer}).build_world()
+        experiment("fedcom", optimizer={"client": optimizer}).build_world()
 
 
 # ---- FedCAMS ----------------------------------------------------------------------------------------------------
@@ -240,7 +240,13 @@ class Spoiling(InProcess):
 
 @pytest.mark.parametrize(
     ("name", "part"),
-    [("dgc", "positions"), ("fedcom", "values"), ("fedcams", "values"), ("smartidx", "index"), ("fedpm", "gaps")],
+    [
+        ("dgc", "positions"),
+        ("fedcom", "values"),
+        ("fedcams", "values"),
+        ("smartidx, base kernels", "index"),
+        ("fedpm", "gaps"),
+    ],
 )
 def test_a_spoiled_message_is_refused_and_the_round_goes_on(name, part, monkeypatch):
     monkeypatch.setattr(Spoiling, "part", part)
