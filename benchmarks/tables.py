@@ -320,9 +320,9 @@ def rounds(record: Record) -> int:
     return int(record["curve"][-1][0])
 
 
-def until(accuracy: float, records: Sequence[Record]) -> str:
-    """Bytes up and down before the first evaluation with this accuracy, in MB: the mean of the seeds that reach it."""
-    reached = [next((up + down for _, a, up, down in r["curve"] if a >= accuracy), None) for r in records]
+def until(accuracy: float, records: Sequence[Record], both: bool = True) -> str:
+    """Bytes until the first evaluation with this accuracy, up or both ways, in MB: the mean of the seeds that reach it."""
+    reached = [next((up + both * down for _, a, up, down in r["curve"] if a >= accuracy), None) for r in records]
     found = [size for size in reached if size is not None]
     if not found:
         return "never"
@@ -344,6 +344,7 @@ FROM_RUNS |= {
 
 OF_NUMBERS: dict[str, Callable[[float, Sequence[Record]], str]] = {  # "#" stands for a number
     "MB to # %": lambda percents, records: until(percents / 100, records),
+    "MB up to # %": lambda percents, records: until(percents / 100, records, both=False),
     "s a round, # Mbit/s": seconds_a_round,
 }
 

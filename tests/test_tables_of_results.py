@@ -284,6 +284,7 @@ FAST = record([[2, 0.3, 3e6, 5e6], [4, 0.28, 6e6, 10e6]], seconds=40.0)
     ("column", "shown"),
     [
         ("MB to 20 %", "7.0"),  # 6 and 8
+        ("MB up to 20 %", "2.5"),  # 2 and 3
         ("MB to 30 %", "8.0 (1 of 2 seeds)"),
         ("MB to 31 %", "never"),
         ("up a round, MB", "1.000"),  # 2 and 6 in four rounds
