@@ -321,7 +321,7 @@ def rounds(record: Record) -> int:
 
 
 def until(accuracy: float, records: Sequence[Record], both: bool = True) -> str:
-    """Bytes until the first evaluation with this accuracy, up or both ways, in MB: the mean of the seeds that reach it."""
+    """MB until the first evaluation with this accuracy, up or both ways: the mean of the seeds that reach it."""
     reached = [next((up + both * down for _, a, up, down in r["curve"] if a >= accuracy), None) for r in records]
     found = [size for size in reached if size is not None]
     if not found:
