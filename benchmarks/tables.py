@@ -17,8 +17,10 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
@@ -28,7 +30,6 @@ import tomllib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ from catchment.errors import CatchmentError, UserError
 from catchment.models import build, feature_shape
 from catchment.names import did_you_mean
 from catchment.report import RunFiles
+from catchment.transports.devices import Device
 
 ROOT = Path(__file__).parents[1]
 Record = dict[str, Any]
@@ -119,7 +121,8 @@ def declared(root: Path) -> dict[str, Table]:
         if across and any(len(experiments) != len(across) for _, experiments in entry["rows"]):
             raise UserError(f"{file}: every row of {name} needs {len(across)} experiments, one for each head in across")
         for column in entry.get("columns", ()):
-            if column not in (known := {**FROM_RUNS, **FROM_SETTINGS}):
+            known = {**FROM_RUNS, **FROM_SETTINGS, **dict.fromkeys(map(of_number, OF_NUMBERS))}
+            if column not in known and from_runs(column) is None:
                 raise UserError(f'{file}: {name} has an unknown column "{column}"; {did_you_mean(column, known)}')
         tables[name] = Table(
             name,
@@ -255,13 +258,22 @@ def perform(root: Path, job: Job, again: bool = False) -> Record:
         "server": (result["server"] or {}).get("accuracy"),
         "clients": clients and {"min": clients["min"], "max": clients["max"], "mean": clients["mean"]},
         "models": {name: model["accuracy"] for name, model in (result["models"] or {}).items()},
+        "rounds": result["rounds"],
         "curve": run.curve,
         **({"notes": notes} if (notes := [r["notes"] for r in run.rounds if r.get("notes")]) else {}),
         "more": result["more"],
         "bytes": result["bytes"],
         "virtual_seconds": result["virtual_seconds"],
         "seconds": result["seconds"],
+        "link": link(job.experiment),
     }
+
+
+def link(experiment: catchment.Experiment) -> float | None:
+    """Mbit/s, if the virtual time of an experiment is that of transmission alone, over one kind of link."""
+    device, *others = set(experiment.devices.chosen())
+    alone = not others and device == Device(up=device.up, down=device.up) and math.isfinite(device.up)
+    return device.up if alone else None
 
 
 def list_table(root: Path, table: Table, only: str | None = None) -> None:
@@ -315,16 +327,6 @@ def servers(records: Sequence[Record]) -> str:
     return percent(r["server"] for r in records if r.get("server") is not None)
 
 
-def moved_until(accuracy: float) -> Callable[[Sequence[Record]], str]:
-    """ComU@x, mean over the seeds; empty if not all of them got so far."""
-
-    def column(records: Sequence[Record]) -> str:
-        first = [next((moved for moved, got in r["curve"] if got >= accuracy), None) for r in records]
-        return "" if None in first else mean((moved for moved in first if moved is not None), 1e3)
-
-    return column
-
-
 def samples_of(path: str) -> Callable[[Sequence[Record]], str]:
     """How many samples took a path of FedGEMS' selection in the first, second, fourth, ... round; mean over seeds."""
 
@@ -359,12 +361,11 @@ FROM_RUNS: dict[str, Callable[[Sequence[Record]], str]] = {
     "edge model, %": edge_models,
     "server, %": servers,
     "clients' mean, %": client_means,
-    **{f"kB to {x} %": moved_until(x / 100) for x in range(10, 100, 5)},
     **{
         f"{path.replace('_', '-')}, rounds 1, 2, 4, ...": samples_of(path)
         for path in ("self_training", "self_distillation", "ensemble_distillation", "nobody_right")
     },
-    "top, %": lambda records: percent(max(got for _, got in r["curve"]) for r in records),
+    "top, %": lambda records: percent(max(point[1] for point in r["curve"]) for r in records),
     "by model, %": by_model,
     "gradient of KL": gradient("kl"),
     "gradient of SL": gradient("sl"),
@@ -375,7 +376,56 @@ FROM_RUNS: dict[str, Callable[[Sequence[Record]], str]] = {
     "down, kB": lambda records: mean((r["bytes"]["down"] for r in records), 1e3),
     "virtual minutes": lambda records: mean((r["virtual_seconds"] for r in records), 60),
     "minutes": lambda records: mean((r["seconds"] for r in records), 60),
+    "up a round, MB": lambda records: f"{statistics.fmean(r['bytes']['up'] / r['rounds'] for r in records) / 1e6:,.3f}",
+    "down a round, MB": lambda records: (
+        f"{statistics.fmean(r['bytes']['down'] / r['rounds'] for r in records) / 1e6:,.3f}"
+    ),
 }  # fmt: skip
+
+
+def until(unit: float, up: bool = False) -> Callable[[float, Sequence[Record]], str]:
+    """ComU@x: bytes, up or both ways, until the first evaluation with so many percent; the mean of seeds that reach it.
+
+    A curve is of points (bytes both ways, accuracy, bytes up).
+    """
+
+    def column(percents: float, records: Sequence[Record]) -> str:
+        reached = [next((p[2 if up else 0] for p in r["curve"] if p[1] >= percents / 100), None) for r in records]
+        found = [size for size in reached if size is not None]
+        if not found:
+            return "never"
+        few = f" ({len(found)} of {len(reached)} seeds)" if len(found) < len(reached) else ""
+        return f"{mean(found, unit)}{few}"
+
+    return column
+
+
+def seconds_a_round(speed: float, records: Sequence[Record]) -> str:
+    """Virtual time over a link of this speed: what was run over a link of another one takes as much longer."""
+    return f"{statistics.fmean(r['virtual_seconds'] * r['link'] / speed / r['rounds'] for r in records):,.2f}"
+
+
+OF_NUMBERS: dict[str, Callable[[float, Sequence[Record]], str]] = {  # "#" stands for a number
+    "kB to # %": until(1e3),
+    "MB to # %": until(1e6),
+    "MB up to # %": until(1e6, up=True),
+    "s a round, # Mbit/s": seconds_a_round,
+}
+
+
+def of_number(column: str) -> str:
+    return column.replace("#", "10")
+
+
+def from_runs(column: str) -> Callable[[Sequence[Record]], str] | None:
+    """What a column shows of the records of a row; None if it shows nothing of them."""
+    if column in FROM_RUNS:
+        return FROM_RUNS[column]
+    for form, function in OF_NUMBERS.items():
+        if found := re.fullmatch(re.escape(form).replace(r"\#", r"(\d+)"), column):
+            return functools.partial(function, float(found[1]))
+    return None
+
 
 IMAGES = {"cifar10": (50_000, 10), "cifar100": (50_000, 100), "cinic10": (90_000, 10)}  # training images and classes
 
@@ -385,7 +435,7 @@ def equation_bytes(file: Path) -> int:
     experiment = catchment.Experiment.load(file)
     samples, classes = IMAGES[experiment.data.name]
     edge = build(str(experiment.models.client), (3, 32, 32), classes, seed=0)
-    features = prod(feature_shape(edge, (3, 32, 32)))
+    features = math.prod(feature_shape(edge, (3, 32, 32)))
     method, epochs = experiment.method, experiment.rounds
     if method["name"] == "split":
         sizes = features + features  # the feature map, and its gradient
@@ -413,6 +463,7 @@ def full_size(row: Row) -> Path:
 
 FROM_SETTINGS: dict[str, Callable[[Row], str]] = {
     "paper, %": lambda row: row.paper,
+    "paper, MB up": lambda row: row.paper,
     "equation, MB": lambda row: f"{equation_bytes(row.file) / 1e6:,.1f}",
     "equation at the paper's scale, GB": lambda row: f"{equation_bytes(full_size(row)) / 1e9:,.0f}",
     "logits up at the paper's scale, KiB a round": lambda row: (
@@ -463,7 +514,8 @@ def shown(root: Path, table: Table) -> str:
         if not records:
             continue
         few = f" ({len(records)} of {len(table.seeds)} seeds)" if len(records) < len(table.seeds) else ""
-        cells = [FROM_RUNS[c](records) if c in FROM_RUNS else FROM_SETTINGS[c](row) for c in table.columns]
+        shows = [from_runs(column) for column in table.columns]
+        cells = [show(records) if show else FROM_SETTINGS[c](row) for show, c in zip(shows, table.columns)]
         lines.append([row.label, cells[0] + few, *cells[1:]])
     missing = len(table.rows) - len(lines)
     left = f"\n\n{missing} of {len(table.rows)} rows are not run yet." if missing else ""
@@ -633,6 +685,23 @@ def device(measured: Record) -> str:
     return markdown(head, rows)
 
 
+def transmission(measured: Record) -> str:
+    """Bytes and time of a round of each method, beside the paper's."""
+    rows, link = measured["rows"], measured["link"]
+    whole = rows["FedAvg"]["up"]
+    head = [f"ResNet-18, {measured['clients']} clients, one round", "parameters", "up, MB", "beside FedAvg, %",
+            "down, MB", "s, 1 Mbit/s", "s, 10 Mbit/s", "s, 100 Mbit/s", "paper, MB"]  # fmt: skip
+    return markdown(
+        head,
+        [
+            [name, f"{row['parameters']:,}", f"{row['up'] / 1e6:.2f}", f"{100 * (row['up'] / whole - 1):+.2f}",
+             f"{row['down'] / 1e6:.2f}", *(f"{row['seconds'] * link / speed:,.2f}" for speed in (1, 10, 100)),
+             f"{row['paper_mb']:.2f}" if row["paper_mb"] else ""]
+            for name, row in rows.items()
+        ],
+    )  # fmt: skip
+
+
 MEASURED = {
     "engine": engine,
     "fedgkt": fedgkt,
@@ -643,6 +712,7 @@ MEASURED = {
     "flower": flower,
     "device": device,
     "namespaces": namespaces,
+    "transmission": transmission,
 }
 
 

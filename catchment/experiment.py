@@ -38,15 +38,21 @@ from catchment.world import World
 METHODS = {
     "centralized": "catchment.methods.centralized:Centralized",
     "cronus": "catchment.methods.cronus:Cronus",
+    "dgc": "catchment.methods.dgc:DGC",
     "dsfl": "catchment.methods.dsfl:DSFL",
     "fedavg": "catchment.methods.fedavg:FedAvg",
+    "fedcams": "catchment.methods.fedcams:FedCAMS",
+    "fedcom": "catchment.methods.fedcom:FedCOM",
     "feddf": "catchment.methods.feddf:FedDF",
     "fedgem": "catchment.methods.fedgem:FedGEM",
     "fedgems": "catchment.methods.fedgem:FedGEMS",
     "fedgkt": "catchment.methods.fedgkt:FedGKT",
+    "fedkgf": "catchment.methods.fedkgf:FedKGF",
     "fedmd": "catchment.methods.fedmd:FedMD",
+    "fedpm": "catchment.methods.fedpm:FedPM",
     "fedprox": "catchment.methods.fedprox:FedProx",
     "fedzkt": "catchment.methods.fedzkt:FedZKT",
+    "smartidx": "catchment.methods.smartidx:SmartIdx",
     "split": "catchment.methods.split:Split",
     "splitfed": "catchment.methods.splitfed:SplitFed",
     "standalone": "catchment.methods.standalone:Standalone",
@@ -339,18 +345,18 @@ class Experiment:
         attack = self.build_attack()
         intrusion = None if attack is None else Intrusion.plan(attack, d.clients, self.seed)
         division = division if intrusion is None else intrusion.poison(division)
-        client = self.models.client
+        client, method = self.models.client, self.build_method()
         world = World(
             seed=self.seed,
-            method=self.build_method(),
+            method=method,
             data=division,
-            client_models=(client,) if isinstance(client, str) else client,
+            client_models=tuple(map(method.client_name, (client,) if isinstance(client, str) else client)),
             server_model=self.models.server,
             client_optimizer=self.optimizer.client,
             server_optimizer=self.optimizer.server,
             augment=d.augment,
             device=_device(self.device),
-            wire=Wire.parse(self.wire.codecs),
+            wire=Wire.parse((*method.codecs, *self.wire.codecs)),
             aggregator=self.build_aggregator(),
             intrusion=intrusion,
             inspection=self.inspection,

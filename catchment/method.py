@@ -47,6 +47,15 @@ class Method(ABC, Generic[State]):
     takes_features: ClassVar[bool] = False  # the server's model goes on from the clients' features
     aggregates: ClassVar[bool] = False  # uses `server.aggregator`, so that another than the mean can be chosen
 
+    @property
+    def codecs(self) -> tuple[str, ...]:
+        """Rules of the wire that belong to the method; they come before those of `[wire] codecs`."""
+        return ()
+
+    def client_name(self, model: str) -> str:
+        """The model that clients build where `models.client` names this one."""
+        return model
+
     def check(self, world: World) -> None:
         """Refuse, before anything runs, a world in which this method cannot work."""
         return

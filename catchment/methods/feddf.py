@@ -33,7 +33,7 @@ from catchment.method import Method, Metrics, on_client
 from catchment.optimizers import set_rate
 from catchment.server import Server
 from catchment.training import Weights, copy_weights, fit
-from catchment.weights import GlobalModel, LocalModel
+from catchment.weights import GlobalModel, LocalModel, miscount
 from catchment.world import World
 
 
@@ -109,8 +109,8 @@ class FedDF(Method[State]):
         if not bool(logits.isfinite().all()):
             fleet.refuse(reply, "its model gives NaN or infinity on public samples")
             return None
-        if reply.body.samples < 1:
-            fleet.refuse(reply, f"it says that it has {reply.body.samples} samples")
+        if reason := miscount(reply.body.samples):
+            fleet.refuse(reply, reason)
             return None
         return logits
 

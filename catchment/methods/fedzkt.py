@@ -201,8 +201,7 @@ class FedZKT(Method[State]):
 
     def refusal(self, server: Server, client: int, weights: Weights, images: Tensor) -> str:
         """Why an upload cannot teach; nothing if it can."""
-        architecture = server.world.client_architecture(client)
-        if reason := misfit(weights, architecture.probe.initial, architecture.name):
+        if reason := misfit(weights, server.world.client_architecture(client).probe.initial):
             return reason
         with torch.no_grad():
             logits = server.client_model(client, weights).eval()(images)

@@ -14,6 +14,7 @@ from torch.nn.parameter import UninitializedParameter
 from catchment.errors import CatchmentError, ModelError
 from catchment.models import mobile, resnet, resnet18, small
 from catchment.models.initial import glorot
+from catchment.models.kgf import BASE_KERNELS, with_base_kernels
 from catchment.models.split import written
 from catchment.names import call_with_known, resolve
 from catchment.randomness import seeded_globals
@@ -47,6 +48,10 @@ def _whole(*blocks: int) -> Builtin:
 
 def _half(*blocks: int) -> Builtin:
     return Builtin(partial(resnet.half, blocks), smallest=4, half=True)
+
+
+def _basic(channels: int, blocks: int) -> Builtin:
+    return Builtin(partial(resnet18.basic, channels, blocks), smallest=8)  # halved three times
 
 
 def _mlp(hidden: int) -> Builtin:
@@ -87,7 +92,7 @@ _SINGLE = {
     "resnet37": _half(4, 4, 4),
     "resnet55": _half(6, 6, 6),
     "resnet109": _half(12, 12, 12),
-    "resnet18": Builtin(resnet18.resnet18, smallest=8),  # halved three times
+    "resnet18": _basic(64, 2),
 }
 
 _FAMILIES = {
@@ -98,11 +103,14 @@ _FAMILIES = {
     "mobilenetv2": Family("mobilenetv2(w)", _mobilenetv2, mobile.MOBILE_WIDTHS),
     "resnet": Family("resnet(a,b,c)", _whole),
     "half": Family("half(a,b,c)", _half),
+    "basic": Family("basic(w,b)", _basic),
 }
 
 _KNOWN: dict[str, Builtin | Family] = {**_SINGLE, **{family.form: family for family in _FAMILIES.values()}}
 
-MODELS = tuple(_KNOWN)
+KGF = "kgf(model)"  # not a family: any model can stand in it
+
+MODELS = (*_KNOWN, KGF)
 
 
 def build(name: str, shape: tuple[int, ...], classes: int, seed: int, initial: str = "own") -> nn.Module:
@@ -110,9 +118,13 @@ def build(name: str, shape: tuple[int, ...], classes: int, seed: int, initial: s
 
     The name is a built-in (`resnet8`), a member of a family (`resnet(1,1,2)`, `mlp(32)`), or the user's own
     `module:function`, which is called with those of `shape`, `channels`, `size` (the width) and `classes`
-    that it names. The shape for a half is that of the features it takes. `initial = "glorot"` draws the weights of
-    linear and convolutional layers anew, as Glorot and Bengio do.
+    that it names. The shape for a half is that of the features it takes. `kgf(resnet18)`, `kgf(resnet18,8)` or
+    `kgf(resnet18,16,no-sign)` is any of these with so many base kernels a convolution (`catchment.models.kgf`).
+    `initial = "glorot"` draws the weights of linear and convolutional layers anew, as Glorot and Bengio do.
     """
+    if (generated := _generating(name)) is not None:
+        inner, base, switches = generated
+        return with_base_kernels(build(inner, shape, classes, seed, initial), base, **switches)
     if not shape or min(shape) < 1 or classes < 1:
         raise ModelError(
             f'model "{name}" needs a shape of positive numbers and at least one class, '
@@ -143,8 +155,36 @@ def build(name: str, shape: tuple[int, ...], classes: int, seed: int, initial: s
 
 def is_half(name: str) -> bool:
     """Whether a name means a built-in that takes features instead of images."""
-    builtin = _builtin(name)
+    generated = _generating(name)
+    builtin = _builtin(generated[0] if generated else name)
     return builtin is not None and builtin.half
+
+
+def generating(name: str, base: int, sign: bool = True, bias: bool = True) -> str:
+    """The name of a model with so many base kernels a convolution, from the name of an ordinary one."""
+    return f"kgf({name},{base}{'' if sign else ',no-sign'}{'' if bias else ',no-bias'})"
+
+
+def _generating(name: str) -> tuple[str, int, dict[str, bool]] | None:
+    """The model that a name `kgf(...)` is made from, its number of base kernels, and the switches that are off."""
+    parts = re.fullmatch(r"\s*kgf\s*\((.*)\)\s*", name)
+    if parts is None:
+        return None
+    inner, *options = (part.strip() for part in re.split(r",(?![^()]*\))", parts[1]))
+    base, switches = BASE_KERNELS, {}
+    for option in options:
+        if option.isdecimal() and int(option) > 0:
+            base = int(option)
+        elif option in ("no-sign", "no-bias"):
+            switches[option.removeprefix("no-")] = False
+        else:
+            raise ModelError(
+                f'model "{name}" has "{option}" after the name of a model; a number of base kernels, no-sign or '
+                "no-bias is expected"
+            )
+    if not inner or _generating(inner) is not None:
+        raise ModelError(f'model "{name}" should have the form "kgf(NAME)" or "kgf(NAME,16)", with an ordinary model')
+    return inner, base, switches
 
 
 def _maker(name: str, shape: tuple[int, ...], classes: int) -> Callable[[], Any]:

@@ -143,7 +143,7 @@ def _figures(runs: Sequence[RunFiles]) -> str:
 
 def _communication(runs: Sequence[RunFiles]) -> str:
     """Bytes until an accuracy was reached, and the top accuracy."""
-    tops = [max((accuracy for _, accuracy in run.curve), default=None) for run in runs]
+    tops = [max((point.accuracy for point in run.curve), default=None) for run in runs]
     steps = [step / 10 for step in range(1, 10) if any(run.bytes_to_reach(step / 10) is not None for run in runs)]
     if not steps:
         return ""

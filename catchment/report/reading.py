@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from catchment.errors import UserError
 
@@ -53,6 +53,14 @@ RESULT = {
     "data?": dict,
     "fingerprint?": str,
 }
+
+
+class Point(NamedTuple):
+    """An accuracy, and what training had moved by then."""
+
+    moved: int  # bytes, up and down
+    accuracy: float  # the clients' mean if known
+    up: int  # bytes
 
 
 @dataclass(frozen=True)
@@ -137,19 +145,19 @@ class RunFiles:
         return [record for record in self.rounds if record.get("accuracy") is not None]
 
     @cached_property
-    def curve(self) -> list[tuple[int, float]]:
-        """Bytes that training moved until each evaluated round, and the accuracy then: the clients' mean if known."""
-        points, moved = [], 0
+    def curve(self) -> list[Point]:
+        """A point for each evaluated round."""
+        points, up, down = [], 0, 0
         for record in self.rounds:
-            moved += record["bytes"]["up"] + record["bytes"]["down"]
+            up, down = up + record["bytes"]["up"], down + record["bytes"]["down"]
             if record.get("accuracy") is not None:
                 clients = (record.get("clients") or {}).get("accuracy")
-                points.append((moved, float(clients["mean"] if clients else record["accuracy"])))
+                points.append(Point(up + down, float(clients["mean"] if clients else record["accuracy"]), up))
         return points
 
     def bytes_to_reach(self, accuracy: float) -> int | None:
         """ComU@x of DS-FL and FedGEMS: what training moved until an accuracy was first reached; None if it was not."""
-        return next((moved for moved, reached in self.curve if reached >= accuracy), None)
+        return next((point.moved for point in self.curve if point.accuracy >= accuracy), None)
 
     @cached_property
     def outcome(self) -> Record:
