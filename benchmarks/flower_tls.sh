@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # FedGKT over Flower with TLS and keys by the commands of docs/flower.md, beside the same experiment in one process.
-# Usage: benchmarks/flower_tls.sh [DIRECTORY]; needs CATCHMENT_DATA. Ends with both fingerprints, which must be equal.
+# Usage: benchmarks/flower_tls.sh [DIRECTORY]; needs CATCHMENT_DATA. Results and ledgers must be equal; what was measured
+# goes to benchmarks/results/flower_tls.json.
 set -euo pipefail
 here="$(cd "$(dirname "$0")/.." && pwd)"
 file="$here/experiments/flower/fedgkt-small.toml"
@@ -14,6 +15,11 @@ for k in 0 1 2 3; do
 done
 catchment server "$file" --keys keys --host 127.0.0.1 --port 9092 --out flower
 catchment run "$file" --out one-process
-grep -H -E '"(accuracy|fingerprint)": ' flower/result.json one-process/result.json
 cmp <(grep fingerprint flower/result.json) <(grep fingerprint one-process/result.json)
 cmp flower/ledger.jsonl one-process/ledger.jsonl
+"${PYTHON:-$here/.venv/bin/python}" - "$here/benchmarks/results/flower_tls.json" <<'END'
+import json, sys
+ways = {way: json.load(open(f"{way}/result.json")) for way in ("flower", "one-process")}
+keys = ("accuracy", "rounds", "bytes", "seconds", "lost", "failed", "fingerprint")
+json.dump({way: {key: result[key] for key in keys} for way, result in ways.items()}, open(sys.argv[1], "w"), indent=1)
+END

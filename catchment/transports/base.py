@@ -15,7 +15,7 @@ PART = 100_000_000  # bytes; what is longer crosses a network in several message
 
 def pause(waited: float) -> float:
     """Seconds until the next look for something that has been waited for so long: short, and never a great delay."""
-    return min(1.0, max(0.05, 0.02 * waited))
+    return min(1.0, max(0.05, 0.05 * waited))
 
 
 def parts(size: int) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +25,7 @@ HALF_A_DAY = 43_200.0  # seconds that a message lives where nothing else is said
 LOOK = 1.0  # seconds between two looks for nodes
 GREETING = 600.0  # seconds that a node has to answer a greeting; it may read its data first
 FAREWELL = 3.0  # seconds to wait for nodes to hear that the run is over
+FEW = 4  # replies that are looked for at a time: each that is there takes memory of its own
 STYPE = "catchment"
 Fields = Mapping[str, str | int]
 
@@ -150,9 +151,9 @@ class Flower(Transport):
                 self._excuses.pop(node, None)
             for node in sorted(present - self._greeted.keys()):
                 self._greet(node)
-        for message in list(self._greetings):
-            for reply in self._grid.pull_messages([message]):
-                self._heard(self._greetings.pop(message), reply)
+        for group in _batched(list(self._greetings), FEW):
+            for reply in self._grid.pull_messages(group):
+                self._heard(self._greetings.pop(reply.metadata.reply_to_message_id), reply)
 
     def _greet(self, node: int) -> None:
         self._greeted[node] = time.monotonic()
@@ -195,10 +196,9 @@ class Flower(Transport):
         while not self._ready:
             if not self._flying and not self._waiting:
                 return None
-            for message, (client, node, errand) in list(self._flying.items()):
-                for reply in self._grid.pull_messages([message]):  # one at a time: each takes memory of its own
-                    del self._flying[message]
-                    self._arrived(client, node, errand, reply)
+            for group in _batched(list(self._flying), FEW):
+                for reply in self._grid.pull_messages(group):
+                    self._arrived(*self._flying.pop(reply.metadata.reply_to_message_id), reply)
             self._look()
             self._feed()
             if not self._ready:
@@ -306,6 +306,12 @@ class Flower(Transport):
         while messages and time.monotonic() < until:
             messages -= {m for m in messages if m is not None and list(self._grid.pull_messages([m]))}
             time.sleep(pause(0))
+
+
+def _batched(items: list[str], size: int) -> Iterator[list[str]]:
+    """Items, so many at a time."""
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
 
 
 def _reply(reply: Envelope) -> tuple[dict[str, str | int], bytes, str]:

@@ -53,7 +53,7 @@ def test_only_devices_with_their_own_key_join_and_only_the_right_server(tmp_path
         time.sleep(5)  # until the server has heard it
         impostor.terminate()
         impostor.wait(60)
-        machines.processes.pop("no encryption").kill()
+        machines.kill("no encryption")
         machines.join(0, *secrets(keys, 0))
         machines.join(1, *secrets(keys, 1))
         result = machines.result()

@@ -56,7 +56,10 @@ class Grid:
         return ids
 
     def pull_messages(self, message_ids):
-        return [self.replies.pop(number) for number in message_ids if number in self.replies]
+        there = [number for number in message_ids if number in self.replies]
+        for number in there:
+            self.replies[number].metadata.__dict__["_reply_to_message_id"] = number
+        return [self.replies.pop(number) for number in there]
 
     def kinds(self, node):
         return [kind for to, kind, _ in self.sent if to == node and kind != "query.bye"]
