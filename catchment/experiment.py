@@ -364,8 +364,8 @@ class Experiment:
         )
         if isinstance(attack, SignFlip) and attack.around == "request" and world.wire.remembers("down"):
             raise ExperimentError(
-                'attack.around is "request", which the server does not keep where wire.codecs has delta or feedback '
-                'downwards; set attack.around = "zero", or use a codec without memory'
+                'attack.around is "request", which the server does not keep where wire.codecs has delta, feedback, '
+                'momentum or a warm-up downwards; set attack.around = "zero", or use a codec without memory'
             )
         if not world.method.aggregates and world.aggregator != Mean():
             raise ExperimentError(
