@@ -455,7 +455,7 @@ def test_an_unknown_key_at_any_level_is_named_in_full_with_the_nearest(key, hint
         ("method.client_epochs", "two", 'method.client_epochs is the text "two"; a whole number is expected'),
         ("method.client_epochs", 1.5, "method.client_epochs is 1.5; a whole number is expected"),
         ("method.client_epochs", True, "method.client_epochs is true; a whole number is expected"),
-        ("engine", "flower", 'engine is the text "flower"; expected one of inprocess'),
+        ("engine", "ray", 'engine is the text "ray"; expected one of inprocess, flower'),
     ],
 )
 def test_a_value_of_the_wrong_type_says_what_is_expected(key, value, text):
