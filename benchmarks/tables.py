@@ -17,8 +17,10 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
@@ -28,7 +30,6 @@ import tomllib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ from catchment.errors import CatchmentError, UserError
 from catchment.models import build, feature_shape
 from catchment.names import did_you_mean
 from catchment.report import RunFiles
+from catchment.transports.devices import Device
 
 ROOT = Path(__file__).parents[1]
 Record = dict[str, Any]
@@ -119,7 +121,8 @@ def declared(root: Path) -> dict[str, Table]:
         if across and any(len(experiments) != len(across) for _, experiments in entry["rows"]):
             raise UserError(f"{file}: every row of {name} needs {len(across)} experiments, one for each head in across")
         for column in entry.get("columns", ()):
-            if column not in (known := {**FROM_RUNS, **FROM_SETTINGS}):
+            known = {**FROM_RUNS, **FROM_SETTINGS, **dict.fromkeys(map(of_number, OF_NUMBERS))}
+            if column not in known and from_runs(column) is None:
                 raise UserError(f'{file}: {name} has an unknown column "{column}"; {did_you_mean(column, known)}')
         tables[name] = Table(
             name,
@@ -198,13 +201,17 @@ def finished_elsewhere(root: Path, tables: Iterable[str], job: Job) -> Record | 
     return None
 
 
-def lacks_data(experiment: catchment.Experiment) -> bool:
-    """Whether an experiment needs a data set that is not here."""
+def lacks_data(experiment: catchment.Experiment) -> str:
+    """A data set that an experiment needs and that is not here; empty if all are."""
     settings = experiment.data
-    if settings.name not in SOURCES or settings.name == "digits" or settings.download:
-        return False
     folder = settings.root or os.environ.get("CATCHMENT_DATA")
-    return folder is None or find_split(Path(folder).expanduser() / settings.name, "train") is None
+    public = getattr(settings.public, "name", None)  # another set, or only a share of this one
+    for name in (settings.name, *([public] if public else [])):
+        if name not in SOURCES or name == "digits" or settings.download:
+            continue
+        if folder is None or find_split(Path(folder).expanduser() / name, "train") is None:
+            return name
+    return ""
 
 
 # ---- running -----------------------------------------------------------------------------------------------------
@@ -218,8 +225,8 @@ def run_table(root: Path, tables: dict[str, Table], table: Table, only: str | No
             if not again and finished(root, job) is not None:
                 continue
             record = None if again else finished_elsewhere(root, tables, job)
-            if record is None and lacks_data(job.experiment):
-                print(f"{job}: not run, there is no data set {job.experiment.data.name}", flush=True)
+            if record is None and (lacking := lacks_data(job.experiment)):
+                print(f"{job}: not run, there is no data set {lacking}", flush=True)
                 continue
             if record is None:
                 print(f"{job} ...", flush=True)
@@ -250,13 +257,23 @@ def perform(root: Path, job: Job, again: bool = False) -> Record:
         "best": result["best"]["accuracy"],
         "server": (result["server"] or {}).get("accuracy"),
         "clients": clients and {"min": clients["min"], "max": clients["max"], "mean": clients["mean"]},
+        "models": {name: model["accuracy"] for name, model in (result["models"] or {}).items()},
+        "rounds": result["rounds"],
         "curve": run.curve,
         **({"notes": notes} if (notes := [r["notes"] for r in run.rounds if r.get("notes")]) else {}),
         "more": result["more"],
         "bytes": result["bytes"],
         "virtual_seconds": result["virtual_seconds"],
         "seconds": result["seconds"],
+        "link": link(job.experiment),
     }
+
+
+def link(experiment: catchment.Experiment) -> float | None:
+    """Mbit/s, if the virtual time of an experiment is that of transmission alone, over one kind of link."""
+    device, *others = set(experiment.devices.chosen())
+    alone = not others and device == Device(up=device.up, down=device.up) and math.isfinite(device.up)
+    return device.up if alone else None
 
 
 def list_table(root: Path, table: Table, only: str | None = None) -> None:
@@ -264,8 +281,8 @@ def list_table(root: Path, table: Table, only: str | None = None) -> None:
     for job in table.jobs(only):
         try:
             state = "done" if finished(root, job) else "not run"
-            if state == "not run" and lacks_data(job.experiment):
-                state = f"not run, there is no data set {job.experiment.data.name}"
+            if state == "not run" and (lacking := lacks_data(job.experiment)):
+                state = f"not run, there is no data set {lacking}"
             elif state == "not run" and str(job.seed) in kept(root, table.name).get(job.row.name, {}):
                 state = "changed since it was run"
         except CatchmentError as error:
@@ -307,17 +324,7 @@ def client_means(records: Sequence[Record]) -> str:
 
 def servers(records: Sequence[Record]) -> str:
     """The server's own model; empty for methods without."""
-    return percent(r["server"] for r in records if r["server"] is not None)
-
-
-def moved_until(accuracy: float) -> Callable[[Sequence[Record]], str]:
-    """ComU@x, mean over the seeds; empty if not all of them got so far."""
-
-    def column(records: Sequence[Record]) -> str:
-        first = [next((moved for moved, got in r["curve"] if got >= accuracy), None) for r in records]
-        return "" if None in first else mean((moved for moved in first if moved is not None), 1e3)
-
-    return column
+    return percent(r["server"] for r in records if r.get("server") is not None)
 
 
 def samples_of(path: str) -> Callable[[Sequence[Record]], str]:
@@ -333,6 +340,20 @@ def samples_of(path: str) -> Callable[[Sequence[Record]], str]:
     return column
 
 
+def by_model(records: Sequence[Record]) -> str:
+    """Mean over clients with this model, and over seeds; empty where all clients have one."""
+    names = dict.fromkeys(name for r in records for name in r.get("models") or {})
+    return ", ".join(
+        f"{name} {100 * statistics.fmean(r['models'][name] for r in records if name in r['models']):.1f}"
+        for name in names
+    )
+
+
+def gradient(loss: str) -> Callable[[Sequence[Record]], str]:
+    """The norm that FedZKT measured in the last round."""
+    return lambda records: f"{statistics.fmean(r['more'][f'gradient_{loss}'] for r in records):.2g}"
+
+
 FROM_RUNS: dict[str, Callable[[Sequence[Record]], str]] = {
     "accuracy, %": lambda records: percent(r["accuracy"] for r in records),
     "best, %": lambda records: percent(r["best"] for r in records),
@@ -340,19 +361,71 @@ FROM_RUNS: dict[str, Callable[[Sequence[Record]], str]] = {
     "edge model, %": edge_models,
     "server, %": servers,
     "clients' mean, %": client_means,
-    **{f"kB to {x} %": moved_until(x / 100) for x in range(10, 100, 5)},
     **{
         f"{path.replace('_', '-')}, rounds 1, 2, 4, ...": samples_of(path)
         for path in ("self_training", "self_distillation", "ensemble_distillation", "nobody_right")
     },
-    "top, %": lambda records: percent(max(got for _, got in r["curve"]) for r in records),
+    "top, %": lambda records: percent(max(point[1] for point in r["curve"]) for r in records),
+    "by model, %": by_model,
+    "gradient of KL": gradient("kl"),
+    "gradient of SL": gradient("sl"),
+    "gradient of l1": gradient("l1"),
     "up, MB": lambda records: mean((r["bytes"]["up"] for r in records), 1e6),
     "down, MB": lambda records: mean((r["bytes"]["down"] for r in records), 1e6),
     "up, kB": lambda records: mean((r["bytes"]["up"] for r in records), 1e3),
     "down, kB": lambda records: mean((r["bytes"]["down"] for r in records), 1e3),
     "virtual minutes": lambda records: mean((r["virtual_seconds"] for r in records), 60),
     "minutes": lambda records: mean((r["seconds"] for r in records), 60),
+    "up a round, MB": lambda records: f"{statistics.fmean(r['bytes']['up'] / r['rounds'] for r in records) / 1e6:,.3f}",
+    "down a round, MB": lambda records: (
+        f"{statistics.fmean(r['bytes']['down'] / r['rounds'] for r in records) / 1e6:,.3f}"
+    ),
 }  # fmt: skip
+
+
+def until(unit: float, up: bool = False) -> Callable[[float, Sequence[Record]], str]:
+    """ComU@x: bytes, up or both ways, until the first evaluation with so many percent; the mean of seeds that reach it.
+
+    A curve is of points (bytes both ways, accuracy, bytes up).
+    """
+
+    def column(percents: float, records: Sequence[Record]) -> str:
+        reached = [next((p[2 if up else 0] for p in r["curve"] if p[1] >= percents / 100), None) for r in records]
+        found = [size for size in reached if size is not None]
+        if not found:
+            return "never"
+        few = f" ({len(found)} of {len(reached)} seeds)" if len(found) < len(reached) else ""
+        return f"{mean(found, unit)}{few}"
+
+    return column
+
+
+def seconds_a_round(speed: float, records: Sequence[Record]) -> str:
+    """Virtual time over a link of this speed: what was run over a link of another one takes as much longer."""
+    return f"{statistics.fmean(r['virtual_seconds'] * r['link'] / speed / r['rounds'] for r in records):,.2f}"
+
+
+OF_NUMBERS: dict[str, Callable[[float, Sequence[Record]], str]] = {  # "#" stands for a number
+    "kB to # %": until(1e3),
+    "MB to # %": until(1e6),
+    "MB up to # %": until(1e6, up=True),
+    "s a round, # Mbit/s": seconds_a_round,
+}
+
+
+def of_number(column: str) -> str:
+    return column.replace("#", "10")
+
+
+def from_runs(column: str) -> Callable[[Sequence[Record]], str] | None:
+    """What a column shows of the records of a row; None if it shows nothing of them."""
+    if column in FROM_RUNS:
+        return FROM_RUNS[column]
+    for form, function in OF_NUMBERS.items():
+        if found := re.fullmatch(re.escape(form).replace(r"\#", r"(\d+)"), column):
+            return functools.partial(function, float(found[1]))
+    return None
+
 
 IMAGES = {"cifar10": (50_000, 10), "cifar100": (50_000, 100), "cinic10": (90_000, 10)}  # training images and classes
 
@@ -362,7 +435,7 @@ def equation_bytes(file: Path) -> int:
     experiment = catchment.Experiment.load(file)
     samples, classes = IMAGES[experiment.data.name]
     edge = build(str(experiment.models.client), (3, 32, 32), classes, seed=0)
-    features = prod(feature_shape(edge, (3, 32, 32)))
+    features = math.prod(feature_shape(edge, (3, 32, 32)))
     method, epochs = experiment.method, experiment.rounds
     if method["name"] == "split":
         sizes = features + features  # the feature map, and its gradient
@@ -375,10 +448,11 @@ def equation_bytes(file: Path) -> int:
 def logits_up(file: Path) -> float | None:
     """KiB of the logits of all clients on all public samples (FedGEMS, Table 6); None if that is not what travels."""
     experiment = catchment.Experiment.load(file)
-    if experiment.method["name"] not in ("cronus", "dsfl", "fedgem", "fedmd"):
+    share = experiment.data.public
+    if experiment.method["name"] not in ("cronus", "dsfl", "fedgem", "fedmd") or not isinstance(share, float):
         return None
     samples, classes = IMAGES[experiment.data.name]
-    public = round((experiment.data.train or samples) * (experiment.data.public or 0.0))
+    public = round((experiment.data.train or samples) * share)
     return formulas.fedmd(experiment.data.clients, public, classes).up / 1024
 
 
@@ -389,6 +463,7 @@ def full_size(row: Row) -> Path:
 
 FROM_SETTINGS: dict[str, Callable[[Row], str]] = {
     "paper, %": lambda row: row.paper,
+    "paper, MB up": lambda row: row.paper,
     "equation, MB": lambda row: f"{equation_bytes(row.file) / 1e6:,.1f}",
     "equation at the paper's scale, GB": lambda row: f"{equation_bytes(full_size(row)) / 1e9:,.0f}",
     "logits up at the paper's scale, KiB a round": lambda row: (
@@ -439,7 +514,8 @@ def shown(root: Path, table: Table) -> str:
         if not records:
             continue
         few = f" ({len(records)} of {len(table.seeds)} seeds)" if len(records) < len(table.seeds) else ""
-        cells = [FROM_RUNS[c](records) if c in FROM_RUNS else FROM_SETTINGS[c](row) for c in table.columns]
+        shows = [from_runs(column) for column in table.columns]
+        cells = [show(records) if show else FROM_SETTINGS[c](row) for show, c in zip(shows, table.columns)]
         lines.append([row.label, cells[0] + few, *cells[1:]])
     missing = len(table.rows) - len(lines)
     left = f"\n\n{missing} of {len(table.rows)} rows are not run yet." if missing else ""
@@ -517,6 +593,28 @@ def fedgkt(measured: Record) -> str:
     )
 
 
+def fedzkt(measured: Record) -> str:
+    """FedZKT's server beside a plain loop, and teachers in one call beside a loop."""
+    rows = [
+        [f"generator of width {row['width']}", *(f"{row['iteration_s'][way]:.2f}" for way in ("plain", "catchment")),
+         f"{row['plain_over_catchment']:.2f}"]
+        for row in measured["server"]
+    ]  # fmt: skip
+    head = [f"{len(measured['devices'])} devices, 28x28, batches of {measured['batch']}",
+            "plain loop, CPU s an iteration", "Catchment, CPU s an iteration", "times faster"]  # fmt: skip
+    first = markdown(head, rows)
+    rows = []
+    for row in measured["ensembles"]:
+        cells = [f"{row['model']}, {'x'.join(map(str, row['shape']))}"]
+        for side in ("teachers", "students"):
+            cells += [f"{row[side]['ms'][way]:.1f}" for way in ("loop", "one call")]
+            cells.append(f"{row[side]['loop_over_one_call']:.2f}")
+        rows.append(cells)
+    head = [f"{measured['teachers']} devices of one architecture", "teachers, loop, CPU ms", "one call", "times faster",
+            "students, loop, CPU ms", "one call", "times faster"]  # fmt: skip
+    return f"{first}\n\n{markdown(head, rows)}"
+
+
 def spool(measured: Record) -> str:
     """The server's memory for all uploads of a round."""
     gib, ways = 2**30, measured["ways"]
@@ -587,15 +685,34 @@ def device(measured: Record) -> str:
     return markdown(head, rows)
 
 
+def transmission(measured: Record) -> str:
+    """Bytes and time of a round of each method, beside the paper's."""
+    rows, link = measured["rows"], measured["link"]
+    whole = rows["FedAvg"]["up"]
+    head = [f"ResNet-18, {measured['clients']} clients, one round", "parameters", "up, MB", "beside FedAvg, %",
+            "down, MB", "s, 1 Mbit/s", "s, 10 Mbit/s", "s, 100 Mbit/s", "paper, MB"]  # fmt: skip
+    return markdown(
+        head,
+        [
+            [name, f"{row['parameters']:,}", f"{row['up'] / 1e6:.2f}", f"{100 * (row['up'] / whole - 1):+.2f}",
+             f"{row['down'] / 1e6:.2f}", *(f"{row['seconds'] * link / speed:,.2f}" for speed in (1, 10, 100)),
+             f"{row['paper_mb']:.2f}" if row["paper_mb"] else ""]
+            for name, row in rows.items()
+        ],
+    )  # fmt: skip
+
+
 MEASURED = {
     "engine": engine,
     "fedgkt": fedgkt,
+    "fedzkt": fedzkt,
     "spool": spool,
     "peers": peers,
     "edge_cost": edge_cost,
     "flower": flower,
     "device": device,
     "namespaces": namespaces,
+    "transmission": transmission,
 }
 
 

@@ -38,14 +38,21 @@ from catchment.world import World
 METHODS = {
     "centralized": "catchment.methods.centralized:Centralized",
     "cronus": "catchment.methods.cronus:Cronus",
+    "dgc": "catchment.methods.dgc:DGC",
     "dsfl": "catchment.methods.dsfl:DSFL",
     "fedavg": "catchment.methods.fedavg:FedAvg",
+    "fedcams": "catchment.methods.fedcams:FedCAMS",
+    "fedcom": "catchment.methods.fedcom:FedCOM",
     "feddf": "catchment.methods.feddf:FedDF",
     "fedgem": "catchment.methods.fedgem:FedGEM",
     "fedgems": "catchment.methods.fedgem:FedGEMS",
     "fedgkt": "catchment.methods.fedgkt:FedGKT",
+    "fedkgf": "catchment.methods.fedkgf:FedKGF",
     "fedmd": "catchment.methods.fedmd:FedMD",
+    "fedpm": "catchment.methods.fedpm:FedPM",
     "fedprox": "catchment.methods.fedprox:FedProx",
+    "fedzkt": "catchment.methods.fedzkt:FedZKT",
+    "smartidx": "catchment.methods.smartidx:SmartIdx",
     "split": "catchment.methods.split:Split",
     "splitfed": "catchment.methods.splitfed:SplitFed",
     "standalone": "catchment.methods.standalone:Standalone",
@@ -62,6 +69,14 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
+class PublicSet:
+    """`data.public` as a table: another data set, which everybody sees."""
+
+    name: str
+    train: int | None = None  # at most so many of its training samples, drawn with the seed
+
+
+@dataclass(frozen=True)
 class DataSettings:
     """`[data]`."""
 
@@ -70,7 +85,7 @@ class DataSettings:
     clients: int = 8
     train: int | None = None  # at most so many training samples, drawn with the seed
     test: int | None = None
-    public: float | None = None  # share of the data that is public
+    public: float | PublicSet | None = None  # share of the data that is public, or another set
     partition: dict[str, Any] = field(default_factory=lambda: {"name": "iid"})
     augment: tuple[str, ...] = ()  # "crop", "flip"
     download: bool = False  # fetch a missing set from the hub
@@ -90,6 +105,7 @@ class ModelSettings:
 
     client: str | tuple[str, ...] = "cnn"  # a list is dealt to the clients in turn
     server: str | None = None
+    initial: Literal["own", "glorot"] = "own"  # first weights
 
 
 @dataclass(frozen=True)
@@ -215,7 +231,10 @@ class Experiment:
             raise ExperimentError(
                 f"participation.fraction is {self.participation.fraction}; a share above 0 up to 1 is expected"
             )
-        if self.data.public is not None and not 0 < self.data.public < 1:
+        if isinstance(self.data.public, PublicSet):
+            if self.data.public.train is not None:
+                at_least("data.public.train", self.data.public.train, 1)
+        elif self.data.public is not None and not 0 < self.data.public < 1:
             raise ExperimentError(f"data.public is {self.data.public}; a share between 0 and 1 is expected")
         if self.data.classes is not None and len(set(self.data.classes)) < max(1, len(self.data.classes)):
             raise ExperimentError(f"data.classes is {list(self.data.classes)}; different names are expected")
@@ -326,26 +345,27 @@ class Experiment:
         attack = self.build_attack()
         intrusion = None if attack is None else Intrusion.plan(attack, d.clients, self.seed)
         division = division if intrusion is None else intrusion.poison(division)
-        client = self.models.client
+        client, method = self.models.client, self.build_method()
         world = World(
             seed=self.seed,
-            method=self.build_method(),
+            method=method,
             data=division,
-            client_models=(client,) if isinstance(client, str) else client,
+            client_models=tuple(map(method.client_name, (client,) if isinstance(client, str) else client)),
             server_model=self.models.server,
             client_optimizer=self.optimizer.client,
             server_optimizer=self.optimizer.server,
             augment=d.augment,
             device=_device(self.device),
-            wire=Wire.parse(self.wire.codecs),
+            wire=Wire.parse((*method.codecs, *self.wire.codecs)),
             aggregator=self.build_aggregator(),
             intrusion=intrusion,
             inspection=self.inspection,
+            initial=self.models.initial,
         )
         if isinstance(attack, SignFlip) and attack.around == "request" and world.wire.remembers("down"):
             raise ExperimentError(
-                'attack.around is "request", which the server does not keep where wire.codecs has delta or feedback '
-                'downwards; set attack.around = "zero", or use a codec without memory'
+                'attack.around is "request", which the server does not keep where wire.codecs has delta, feedback, '
+                'momentum or a warm-up downwards; set attack.around = "zero", or use a codec without memory'
             )
         if not world.method.aggregates and world.aggregator != Mean():
             raise ExperimentError(
@@ -370,9 +390,10 @@ class Experiment:
                 "only clients that join over the network have data of their own; use engine = flower, or another "
                 "data.partition"
             )
+        root = None if d.root is None else Path(d.root)
         dataset = data.load(
             d.name,
-            None if d.root is None else Path(d.root),
+            root,
             train=d.train,
             test=d.test,
             seed=self.seed,
@@ -382,7 +403,13 @@ class Experiment:
             classes=d.classes,
             own=d.own,
         )
-        return data.divide(dataset, d.clients, d.partition, d.public, self.seed)
+        public: float | data.Dataset | None
+        if isinstance(d.public, PublicSet):  # of its test samples one is decoded, as none is used
+            other, limit = d.public.name, d.public.train
+            public = data.load(other, root, train=limit, test=1, seed=self.seed, download=d.download)
+        else:
+            public = d.public
+        return data.divide(dataset, d.clients, d.partition, public, self.seed)
 
     def build_transport(self, world: World, directory: Path | None = None) -> Transport:
         """The engine; large replies may wait in files of `directory`."""
@@ -409,10 +436,18 @@ class Experiment:
         method = dict(self.method)
         if isinstance(method.get("checkpoint"), str):
             method["checkpoint"] = absolute(method["checkpoint"])
-        is_folder = settings.name not in data.SOURCES and Path(settings.name).expanduser().is_dir()
+
+        def source(name: str) -> str:
+            is_folder = name not in data.SOURCES and Path(name).expanduser().is_dir()
+            return absolute(name) if is_folder else name
+
+        public = settings.public
+        if isinstance(public, PublicSet):
+            public = dataclasses.replace(public, name=source(public.name))
         settings = dataclasses.replace(
             settings,
-            name=absolute(settings.name) if is_folder else settings.name,
+            name=source(settings.name),
+            public=public,
             root=None if settings.root is None else absolute(settings.root),
             partition=partition,
         )
@@ -505,7 +540,9 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
     if origin in (types.UnionType, typing.Union):
         wrong = None
 
-        def comes_late(option: Any) -> bool:  # a list is tried as a list first: the error then names its wrong item
+        def comes_late(option: Any) -> bool:  # lists and tables are tried as such first: the error names the item
+            if isinstance(value, dict):
+                return not dataclasses.is_dataclass(option)
             return isinstance(value, list) and typing.get_origin(option) is not tuple
 
         for option in sorted(arguments, key=comes_late):

@@ -13,7 +13,7 @@ from catchment.errors import ProtocolError, UserError
 from catchment.message import Payload
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
     from catchment.client import ClientState
     from catchment.fleet import Fleet
@@ -32,6 +32,7 @@ class Metrics:
     server: Mapping[str, float] | None = None  # the server's model, where there is one
     clients: Mapping[int, float] | None = None  # accuracy of each client's own model
     more: Mapping[str, float] = field(default_factory=dict)  # anything else worth a column
+    images: Mapping[str, Tensor] = field(default_factory=dict)  # normalised, [N, C, H, W], for people to look at
 
 
 class Method(ABC, Generic[State]):
@@ -45,6 +46,15 @@ class Method(ABC, Generic[State]):
     persistent: ClassVar[tuple[str, ...]] = ()
     takes_features: ClassVar[bool] = False  # the server's model goes on from the clients' features
     aggregates: ClassVar[bool] = False  # uses `server.aggregator`, so that another than the mean can be chosen
+
+    @property
+    def codecs(self) -> tuple[str, ...]:
+        """Rules of the wire that belong to the method; they come before those of `[wire] codecs`."""
+        return ()
+
+    def client_name(self, model: str) -> str:
+        """The model that clients build where `models.client` names this one."""
+        return model
 
     def check(self, world: World) -> None:
         """Refuse, before anything runs, a world in which this method cannot work."""

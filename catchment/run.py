@@ -23,6 +23,7 @@ from catchment.experiment import Experiment
 from catchment.fleet import Fleet
 from catchment.message import Message, Request
 from catchment.method import Metrics
+from catchment.pictures import sheet
 from catchment.rehearsal import peak_memory
 from catchment.server import Server
 from catchment.spool import Spool
@@ -169,13 +170,14 @@ class _Run:
         if last or number % self.experiment.evaluation.every == 0:
             metrics = self.method.evaluate(self.server, state, self.fleet)
             self.fleet.check_round()
+            self._show(metrics)
         if number == 1:
             self._rehearse()
         self.seconds += (seconds := time.perf_counter() - began)
         crossed = {key: size - before[key] for key, size in self.ledger.totals.items()}
         record = {
             "round": number,
-            **_measured(metrics),
+            **_measured(metrics, self.world),
             **({"notes": self.server.notes} if self.server.notes else {}),
             "bytes": summarise(crossed),
             "seconds": seconds,
@@ -187,6 +189,14 @@ class _Run:
         if self.checkpoints is not None and (last or number % self.experiment.checkpoint.every == 0):
             self._checkpoint(number, state)
         self.observe(record)
+
+    def _show(self, metrics: Metrics) -> None:
+        """Keep the pictures of the last evaluation."""
+        if self.directory is None or not metrics.images:
+            return
+        (self.directory / "images").mkdir(exist_ok=True)
+        for name, images in metrics.images.items():
+            write_atomically(self.directory / "images" / f"{name}.png", sheet(images, self.world.normalise))
 
     def _rehearse(self) -> None:
         """Measure once what each handler costs a client of each model; not without the samples that it works on."""
@@ -228,6 +238,7 @@ class _Run:
             "best": {"accuracy": best["accuracy"], "round": best["round"]},
             "server": final.get("server"),
             "clients": final.get("clients"),
+            "models": final.get("models"),
             "more": final.get("more", {}),
             "rounds": self.experiment.rounds,
             "bytes": self.ledger.summary(),
@@ -324,7 +335,7 @@ def fingerprint(state: Any, measured: Record) -> str:
     return digest.hexdigest()[:16]
 
 
-def _measured(metrics: Metrics | None) -> Mapping[str, Any]:
+def _measured(metrics: Metrics | None, world: World) -> Mapping[str, Any]:
     if metrics is None:
         return {}
     measured: Record = {"accuracy": metrics.accuracy}
@@ -333,6 +344,11 @@ def _measured(metrics: Metrics | None) -> Mapping[str, Any]:
     if metrics.clients:
         values = list(metrics.clients.values())
         measured["clients"] = {"accuracy": {"mean": statistics.fmean(values), "min": min(values), "max": max(values)}}
+        if len(set(world.client_models)) > 1:
+            models: dict[str, list[float]] = {}
+            for client, accuracy in sorted(metrics.clients.items()):
+                models.setdefault(world.client_architecture(client).name, []).append(accuracy)
+            measured["models"] = {name: {"accuracy": statistics.fmean(own)} for name, own in models.items()}
     if metrics.more:
         measured["more"] = dict(metrics.more)
     return measured

@@ -17,7 +17,7 @@ from catchment.attacks import Intrusion
 from catchment.codecs import Wire
 from catchment.costs.compute import macs
 from catchment.data import Division, Normalisation, Samples
-from catchment.errors import CatchmentError, DataError, ModelError
+from catchment.errors import CatchmentError, DataError, ExperimentError, ModelError
 from catchment.inspection import Inspection
 from catchment.method import Method
 from catchment.optimizers import OptimizerSettings
@@ -34,10 +34,11 @@ class Architecture:
     classes: int
     seed: int  # of the first weights
     device: torch.device
+    initial: str = "own"  # the model's own first weights, or "glorot"
 
     def build(self) -> nn.Module:
         """A new module with the first weights."""
-        module = models.build(self.name, self.shape, self.classes, self.seed)
+        module = models.build(self.name, self.shape, self.classes, self.seed, self.initial)
         if len(self.shape) == 3 and any(isinstance(part, nn.Conv2d) for part in module.modules()):
             return module.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
         return module.to(self.device)
@@ -112,6 +113,7 @@ class World:
     aggregator: Aggregator = field(default_factory=Mean)  # of uploads, in methods that average them
     intrusion: Intrusion | None = None
     inspection: Inspection = field(default_factory=Inspection)
+    initial: str = "own"  # first weights of all models: their own, or "glorot"
 
     @property
     def clients(self) -> int:
@@ -178,6 +180,16 @@ class World:
                 "train split of every client"
             )
 
+    def need_public_labels(self, why: str) -> None:
+        """Refuse a world without public samples that have labels of the private classes."""
+        if self.data.public is None:
+            raise ExperimentError(f"{why}, and there are none: set data.public")
+        if not self.data.public_is_labelled:
+            raise ExperimentError(
+                f"{why}, and those of data.public have other classes than the private ones: take a share of the data "
+                "instead, such as data.public = 0.2"
+            )
+
     @property
     def remembers(self) -> bool:
         """Whether clients keep anything between requests."""
@@ -188,4 +200,4 @@ class World:
         return self.data.client(client)
 
     def _architecture(self, name: str, shape: tuple[int, int, int]) -> Architecture:
-        return Architecture(name, shape, self.classes, derive(self.seed, "model", name), self.device)
+        return Architecture(name, shape, self.classes, derive(self.seed, "model", name), self.device, self.initial)

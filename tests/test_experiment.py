@@ -455,7 +455,7 @@ def test_an_unknown_key_at_any_level_is_named_in_full_with_the_nearest(key, hint
         ("method.client_epochs", "two", 'method.client_epochs is the text "two"; a whole number is expected'),
         ("method.client_epochs", 1.5, "method.client_epochs is 1.5; a whole number is expected"),
         ("method.client_epochs", True, "method.client_epochs is true; a whole number is expected"),
-        ("engine", "flower", 'engine is the text "flower"; expected one of inprocess'),
+        ("engine", "ray", 'engine is the text "ray"; expected one of inprocess, flower'),
     ],
 )
 def test_a_value_of_the_wrong_type_says_what_is_expected(key, value, text):
@@ -744,3 +744,27 @@ def test_a_method_that_refuses_its_options_is_an_experiment_error(written, own):
     assert said(lambda: Experiment.load(written(f'[method]\nname = "{module}:Mine"\nstrength = 1000'))) == (
         "[method] strength is too great"
     )
+
+
+def test_public_data_may_be_another_set(tmp_path):
+    table = {"data": {"name": "digits", "clients": 2, "public": {"name": "digits", "train": 40}}}
+    e = Experiment.from_dict(table)
+    assert Experiment.from_dict(e.to_dict()) == e
+    world = e.build_world()
+    assert len(world.data.public) == 40
+    assert sum(len(rows) for rows in world.data.clients) == len(world.data.dataset.train)
+
+
+@pytest.mark.parametrize(
+    ("public", "words"),
+    [
+        ({"name": "digits", "size": 3}, 'unknown key "data.public.size"'),
+        ({"name": "digits", "train": 0}, "data.public.train is 0; at least 1 is expected"),
+        ({"name": "digit"}, 'unknown data set "digit" .* did you mean "digits"'),
+        (1.5, "data.public is 1.5; a share between 0 and 1 is expected"),
+        ("digits", 'data.public is the text "digits"; a number is expected'),
+    ],
+)
+def test_wrong_public_data_is_refused(public, words):
+    with pytest.raises(ExperimentError, match=words):
+        Experiment.from_dict({"data": {"public": public}}).build_world()

@@ -102,7 +102,8 @@ def test_rows_are_run_once_and_their_results_are_kept_and_shown(tables, root, ru
     assert averaged["bytes"] == result["bytes"]
     assert averaged["clients"] == dict.fromkeys(("min", "max", "mean"), result["accuracy"])
     assert averaged["server"] == result["accuracy"]
-    assert averaged["curve"] == [[result["bytes"]["up"] + result["bytes"]["down"], result["accuracy"]]]
+    up, down = result["bytes"]["up"], result["bytes"]["down"]
+    assert averaged["curve"] == [[up + down, result["accuracy"], up]]
     assert averaged.keys() == alone.keys()
     assert alone["clients"]["min"] < alone["accuracy"] < alone["clients"]["max"]
     assert place(root) == [
@@ -243,6 +244,21 @@ def test_the_tables_on_the_page_are_those_of_their_files(tables):
         assert f"<!-- {name} -->\n{text}\n<!-- /{name} -->" in page, "rewrite it: python benchmarks/tables.py"
 
 
+def test_accuracy_by_model_and_of_the_global_model(tables):
+    records = [{"models": {"mlp": 0.5, "cnn": 0.7}, "server": 0.6}, {"models": {"mlp": 0.6, "cnn": 0.8}, "server": 0.8}]
+    assert tables.by_model(records) == "mlp 55.0, cnn 75.0"
+    assert tables.servers(records) == "70.0 ± 14.1"
+    before = [{"more": {}}]  # results of before these were kept
+    assert (tables.by_model(before), tables.servers(before)) == ("", "")
+
+
+def test_a_row_without_its_public_set_is_left_out(tables, tmp_path, monkeypatch):
+    monkeypatch.setenv("CATCHMENT_DATA", str(tmp_path))
+    public = {"data": {"name": "digits", "public": {"name": "mnist"}}}
+    assert tables.lacks_data(catchment.Experiment.from_dict(public)) == "mnist"
+    assert tables.lacks_data(catchment.Experiment.from_dict({"data": {"public": 0.5}})) == ""
+
+
 def test_one_model_for_all_clients_has_no_worst_and_best(tables):
     assert tables.worst_and_best_client([{"clients": {"min": 0.5, "max": 0.5}}, {"clients": None}]) == ""
     assert tables.worst_and_best_client([{"clients": {"min": 0.5, "max": 0.625}}]) == "50.0 to 62.5"
@@ -269,13 +285,8 @@ def test_bytes_by_equation_are_of_the_images_and_rounds_that_a_file_says(tables,
     assert tables.equation_bytes(file) == 4 * 2 * 16_384 * 7 * 6
 
 
-def test_bytes_to_reach_an_accuracy_need_every_seed(tables):
-    slow, fast = {"curve": [[1e3, 0.3], [2e3, 0.6]]}, {"curve": [[1e3, 0.5], [4e3, 0.55]]}
-    column = tables.FROM_RUNS["kB to 50 %"]
-    assert column([slow]) == "2.0"
-    assert column([slow, fast]) == "1.5"
-    assert tables.FROM_RUNS["kB to 60 %"]([slow, fast]) == ""
-    assert tables.FROM_RUNS["top, %"]([slow]) == "60.0"
+def test_the_top_is_that_of_the_curve(tables):
+    assert tables.FROM_RUNS["top, %"]([{"curve": [[1e3, 0.3, 1e2], [2e3, 0.6, 2e2], [3e3, 0.5, 3e2]]}]) == "60.0"
 
 
 def test_columns_of_servers_and_clients_are_empty_for_methods_without(tables):
@@ -341,3 +352,58 @@ def test_an_attack_and_an_aggregation_count_as_settings(tables, root):
     lies, default = ({"attack.name": "paf", **more} for more in ({}, {"attack.strength": 10.0}))
     assert tables.digest(load(file, lies)) == tables.digest(load(file, default)) != plain
     assert tables.digest(load(file, {"aggregation.name": "median"})) != plain
+
+
+# ---- bytes and time ---------------------------------------------------------------------------------------------
+
+
+def record(curve, seconds=20.0, link=10.0):
+    *_, (moved, accuracy, up) = curve
+    return {"accuracy": accuracy, "bytes": {"up": up, "down": moved - up}, "virtual_seconds": seconds, "rounds": 4,
+            "curve": curve, "link": link}  # fmt: skip
+
+
+SLOW = record([[3e6, 0.1, 1e6], [6e6, 0.25, 2e6]])
+FAST = record([[8e6, 0.3, 3e6], [16e6, 0.28, 6e6]], seconds=40.0)
+
+
+@pytest.mark.parametrize(
+    ("column", "shown"),
+    [
+        ("MB to 20 %", "7.0"),  # 6 and 8
+        ("kB to 20 %", "7,000.0"),
+        ("MB up to 20 %", "2.5"),  # 2 and 3
+        ("MB to 30 %", "8.0 (1 of 2 seeds)"),
+        ("MB to 31 %", "never"),
+        ("up a round, MB", "1.000"),  # 2 and 6 in four rounds
+        ("down a round, MB", "1.750"),
+        ("s a round, 10 Mbit/s", "7.50"),  # 5 and 10
+        ("s a round, 1 Mbit/s", "75.00"),
+        ("s a round, 100 Mbit/s", "0.75"),
+    ],
+)
+def test_columns_of_bytes_and_time(tables, column, shown):
+    assert tables.from_runs(column)([SLOW, FAST]) == shown
+
+
+def test_a_run_leaves_its_curve_and_its_link(tables, root):
+    (root / "experiments" / "averaged.toml").write_text(
+        'extends = "common.toml"\nrounds = 4\nevaluation.every = 2\ndevices.profile = "10mbit"'
+    )
+    tables.main(["tiny"], root)
+    averaged, alone = results(root)["averaged"]["0"], results(root)["alone"]["0"]
+    up, down = averaged["bytes"]["up"], averaged["bytes"]["down"]
+    assert averaged["rounds"] == 4
+    assert averaged["curve"][-1] == [up + down, averaged["accuracy"], up]
+    assert [averaged["curve"][0][0], averaged["curve"][0][2]] == [(up + down) / 2, up / 2]
+    assert averaged["link"] == 10
+    assert alone["link"] is None  # ideal devices
+
+
+def test_time_of_devices_that_compute_is_not_that_of_a_link(tables):
+    def link(profile):
+        return tables.link(catchment.Experiment.from_dict({"devices": {"profile": profile}}))
+
+    assert link("1mbit") == 1
+    assert link("phone") is None
+    assert link(["1mbit", "10mbit"]) is None

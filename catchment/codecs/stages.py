@@ -1,9 +1,9 @@
 """What the stages of a chain do to the numbers of one tensor, and how it is undone.
 
-The work has two halves. `coarsen` loses what a chain may lose (topk, fp16, bf16, int8, int4); `restore` is what the
-receiver makes of the outcome, and the sender calls the same function to know it bit for bit. `pack` turns the outcome
-into parts for the wire without losing anything (nibbles, sparse, zstd); `unpack` undoes that and trusts nothing that
-came from the other side.
+The work has two halves. `coarsen` loses what a chain may lose (topk, smartidx, fp16, bf16, int8, int4, sign); `restore`
+is what the receiver makes of the outcome, and the sender calls the same function to know it bit for bit. `pack` turns
+the outcome into parts for the wire without losing anything (nibbles, bits, sparse, golomb, packages, zstd); `unpack`
+undoes that and trusts nothing that came from the other side.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from catchment.codecs.rules import LOSSLESS, Chain
+from catchment.codecs import positions as coded
+from catchment.codecs.rules import LOSSLESS, PICKING, Chain
 from catchment.errors import ProtocolError, WireError, needs
 
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
@@ -28,14 +29,14 @@ SMALLEST_STEP = torch.finfo(torch.float32).tiny  # its reciprocal is finite
 SHRINK = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)  # ranges that int4 tries
 TRIED = 4096  # numbers of a channel that it tries them on
 BLOCK = 2**18  # numbers quantised at a time: they stay in the cache between passes
-EXPANSION = 2**15  # zstd makes at most 128 KiB of the four bytes of a block
+EXPANSION = 2**15  # zstd makes at most 128 KiB of the four bytes of a block; golomb is held to that, too
 
 
 class Coarse(NamedTuple):
     """The numbers of a tensor after the stages that lose something."""
 
-    values: Tensor  # in the shape of the tensor, or [k] after topk; uint8 after int8 and int4
-    ranges: Tensor | None = None  # [2 * channels] float32: the low ends, then the high ends
+    values: Tensor  # in the shape of the tensor, or [k] after topk and smartidx; uint8 after int8, int4 and sign
+    ranges: Tensor | None = None  # [2 * channels] float32: the low ends, then the high ends; [1] after sign: its scale
     positions: Tensor | None = None  # [k] int32, ascending, in the row-major order of the tensor
 
 
@@ -44,13 +45,16 @@ class Packed(NamedTuple):
 
     parts: dict[str, Tensor]  # each one-dimensional
     chain: Chain
-    nonzero: int | None = None  # values that sparse kept
+    nonzero: int | None = None  # values that sparse kept; truth values that golomb kept
 
 
 def applicable(chain: Chain, dtype: torch.dtype) -> Chain:
     """The stages that can do something for this dtype."""
     if dtype not in FLOATS:
-        return Chain(tuple(stage for stage in chain.stages if stage.name in LOSSLESS))
+        chain = Chain(tuple(stage for stage in chain.stages if stage.name in LOSSLESS))
+        return chain if dtype == torch.bool else chain.without("golomb")
+    if "topk" not in chain:
+        chain = chain.without("golomb")
     return chain.without(*CASTS) if dtype.itemsize <= 2 else chain
 
 
@@ -72,12 +76,16 @@ def arrow() -> Any:
 def coarsen(values: Tensor, chain: Chain, name: str) -> Coarse:
     """Put row-major values through the stages that lose something; `name` is for errors."""
     positions = None
-    if "topk" in chain:
+    if picking := chain.first(*PICKING):
         if not is_finite(values):
-            raise not_carried(name, "topk")
-        flat = values.reshape(-1)
-        positions = _largest(flat, values_shape(chain, values.shape).numel(), name)
+            raise not_carried(name, picking.name)
+        flat, shape = values.reshape(-1), values.shape
+        positions = _largest(flat, values_shape(chain, shape).numel(), name, picking.name)
+        if picking.name == "smartidx":
+            positions = coded.with_whole_kernels(positions, shape)
         values = flat[positions]
+    if "sign" in chain:
+        return Coarse((values >= 0).to(torch.uint8), _scale(values, name))
     if cast := chain.first(*CASTS):
         return Coarse(_narrow(values, CASTS[cast.name]), None, positions)
     if quantiser := chain.first(*BITS):
@@ -91,6 +99,8 @@ def coarsen(values: Tensor, chain: Chain, name: str) -> Coarse:
 def restore(coarse: Coarse, chain: Chain, dtype: torch.dtype, shape: torch.Size) -> Tensor:
     """The tensor that the receiver makes of coarse values."""
     values = coarse.values
+    if "sign" in chain and coarse.ranges is not None:
+        return torch.where(values.bool(), coarse.ranges, -coarse.ranges).to(dtype).view(shape)
     if (quantiser := chain.first(*BITS)) and coarse.ranges is not None:
         cube = values.reshape(channels(values.shape, quantiser.axis))
         values = _dequantise(cube, coarse.ranges, BITS[quantiser.name])
@@ -108,10 +118,18 @@ def not_carried(name: str, stage: str) -> ProtocolError:
     return ProtocolError(f"{name} holds NaN or infinity, which {stage} cannot carry")
 
 
+def too_large(name: str, stage: str) -> ProtocolError:
+    """The error for numbers that are finite and still too much for a stage."""
+    return ProtocolError(f"{name} holds a number beyond {LARGEST:g}, which {stage} cannot carry")
+
+
 def values_shape(chain: Chain, shape: torch.Size) -> torch.Size:
-    """The shape of the values of a tensor of this shape: topk keeps its share of them, at least one, in a row."""
-    topk = chain.first("topk")
-    return torch.Size([max(1, round(topk.share * shape.numel()))]) if topk else shape
+    """The shape of the values of a tensor of this shape: topk keeps its share of them, at least one, in a row.
+
+    smartidx keeps as many or more.
+    """
+    picking = chain.first(*PICKING)
+    return torch.Size([max(1, round(picking.share * shape.numel()))]) if picking else shape
 
 
 def channels(shape: torch.Size, axis: int) -> tuple[int, int, int]:
@@ -121,15 +139,23 @@ def channels(shape: torch.Size, axis: int) -> tuple[int, int, int]:
     return math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
 
 
-def _largest(flat: Tensor, count: int, name: str) -> Tensor:
+def _largest(flat: Tensor, count: int, name: str, stage: str) -> Tensor:
     """Positions of the largest magnitudes, ascending; of equal ones the first."""
     if flat.numel() >= 2**31:
-        raise ProtocolError(f"{name} has {flat.numel():,} elements; topk counts positions in 32 bits")
+        raise ProtocolError(f"{name} has {flat.numel():,} elements; {stage} counts positions in 32 bits")
     magnitudes = flat.abs()
     threshold = magnitudes.topk(count, sorted=False).values.min()
     above = (magnitudes > threshold).nonzero().squeeze(1)
     ties = (magnitudes == threshold).nonzero().squeeze(1)[: count - len(above)]
     return torch.cat([above, ties]).sort().values.to(torch.int32)
+
+
+def _scale(values: Tensor, name: str) -> Tensor:
+    """The mean magnitude, [1] float32; summed in NumPy, whose order does not depend on the number of threads."""
+    scale = np.abs(values.double().numpy()).sum() / values.numel()
+    if not scale <= LARGEST:
+        raise not_carried(name, "sign") if not math.isfinite(scale) else too_large(name, "sign")
+    return torch.tensor([scale], dtype=torch.float32)
 
 
 def _narrow(values: Tensor, dtype: torch.dtype) -> Tensor:
@@ -149,7 +175,7 @@ def _ranges(cube: Tensor, bits: int, name: str, stage: str) -> Tensor:
     if not bool(ranges.isfinite().all()):
         raise not_carried(name, stage)
     if float(ranges.abs().max()) > LARGEST:
-        raise ProtocolError(f"{name} holds a number beyond {LARGEST:g}, which {stage} cannot carry")
+        raise too_large(name, stage)
     if bits == BITS["int4"]:  # with few levels, cutting off the tails is worth its error
         ranges = ranges * _best_shrink(cube, ranges)
     return ranges.reshape(-1)
@@ -209,11 +235,22 @@ def _dequantise(stored: Tensor, ranges: Tensor, bits: int) -> Tensor:
 # ---- what is not ------------------------------------------------------------------------------------------------
 
 
-def pack(coarse: Coarse, chain: Chain) -> Packed:
-    """The parts that travel."""
-    values, nonzero, nibbles = coarse.values.reshape(-1), None, "int4" in chain
+def pack(coarse: Coarse, chain: Chain, shape: torch.Size) -> Packed:
+    """The parts that travel of a tensor of this shape."""
+    values, nonzero, width = coarse.values.reshape(-1), None, _width(chain, coarse.values.dtype)
     parts: dict[str, Tensor] = {}
-    if coarse.positions is not None:
+    if values.dtype == torch.bool and "golomb" in chain:
+        rare = not bool(values.sum() * 2 > len(values))  # the truth value that is not more frequent
+        chosen = (values == rare).nonzero().squeeze(1).numpy()
+        gaps = bytes([rare]) + coded.to_gaps(chosen)
+        if len(gaps) < len(values) <= EXPANSION * len(gaps):
+            return Packed({"gaps": _string(gaps)}, chain, len(chosen))
+        chain = chain.without("golomb")
+    if coarse.positions is not None and "smartidx" in chain:
+        parts["index"] = _string(coded.to_packages(coarse.positions.long().numpy(), shape))
+    elif coarse.positions is not None and "golomb" in chain:
+        parts["gaps"] = _string(coded.to_gaps(coarse.positions.long().numpy()))
+    elif coarse.positions is not None:
         parts["positions"] = coarse.positions
     if coarse.ranges is not None:
         parts["ranges"] = coarse.ranges
@@ -221,13 +258,12 @@ def pack(coarse: Coarse, chain: Chain) -> Packed:
         elements = _integers(values)
         mask = elements != 0
         count = int(np.count_nonzero(mask))
-        width = 0.5 if nibbles else values.element_size()
-        if _bytes_of_bits(mask.size) + math.ceil(count * width) < math.ceil(mask.size * width):
+        if _bytes_of_bits(mask.size) + _bytes_of_bits(count * width) < _bytes_of_bits(mask.size * width):
             parts["bitmap"] = torch.from_numpy(np.packbits(mask, bitorder="little"))
             values, nonzero = torch.from_numpy(elements[mask]).view(values.dtype), count
         else:
             chain = chain.without("sparse")
-    parts["values"] = _pack_nibbles(values) if nibbles else values
+    parts["values"] = _pack_nibbles(values) if width == 4 else _pack_bits(values) if width == 1 else values
     if zstd := chain.first("zstd"):
         planes = _planes(list(parts.values()))
         squeezed = arrow().Codec("zstd", compression_level=zstd.level).compress(planes)
@@ -240,21 +276,33 @@ def pack(coarse: Coarse, chain: Chain) -> Packed:
 
 def layout(
     chain: Chain, dtype: torch.dtype, shape: torch.Size, nonzero: int | None
-) -> dict[str, tuple[torch.dtype, int]]:
-    """Dtype and length of each part before zstd."""
-    found, shape = {}, values_shape(chain, shape)
+) -> dict[str, tuple[torch.dtype, int | None]]:
+    """Dtype and length of each part before zstd; None for lengths that the part itself decides, never with zstd."""
+    found: dict[str, tuple[torch.dtype, int | None]] = {}
+    if dtype == torch.bool and "golomb" in chain:
+        return {"gaps": (torch.uint8, None)}
+    shape = values_shape(chain, shape)
     count = shape.numel()
-    if "topk" in chain:
+    if "smartidx" in chain:
+        found["index"] = (torch.uint8, None)
+    elif "golomb" in chain:
+        found["gaps"] = (torch.uint8, None)
+    elif "topk" in chain:
         found["positions"] = (torch.int32, count)
     if quantiser := chain.first(*BITS):
         found["ranges"] = (torch.float32, 2 * channels(shape, quantiser.axis)[1])
+        dtype = torch.uint8
+    if "sign" in chain:
+        found["ranges"] = (torch.float32, 1)
         dtype = torch.uint8
     if cast := chain.first(*CASTS):
         dtype = CASTS[cast.name]
     if nonzero is not None:
         found["bitmap"] = (torch.uint8, _bytes_of_bits(count))
         count = nonzero
-    found["values"] = (dtype, (count + 1) // 2 if "int4" in chain else count)
+    width = _width(chain, dtype)
+    length = _bytes_of_bits(count * width) if width < 8 else count
+    found["values"] = (dtype, None if "smartidx" in chain else length)
     return found
 
 
@@ -270,31 +318,74 @@ def unpack(
     for part, (kind, length) in expected.items():
         given = parts[part]
         _expect(
-            given.dtype == kind and given.dim() == 1 and len(given) == length,
-            f"part {part} is {given.dtype} of shape {list(given.shape)}; {kind} of shape [{length}] was expected",
+            given.dtype == kind and given.dim() == 1 and length in (None, len(given)),
+            f"part {part} is {given.dtype} of shape {list(given.shape)}; {kind} of shape "
+            f"[{'any' if length is None else length}] was expected",
         )
+    if dtype == torch.bool and "golomb" in chain:
+        return Coarse(_from_rare(parts["gaps"], nonzero or 0, shape))
+    positions = _positions(parts, chain, shape)
     coarse_shape, values = values_shape(chain, shape), parts["values"]
-    count = coarse_shape.numel()
-    if "int4" in chain:
-        values = _unpack_nibbles(values, count if nonzero is None else nonzero)
+    if positions is not None and "smartidx" in chain:
+        coarse_shape = positions.shape
+    count, width = coarse_shape.numel(), _width(chain, values.dtype)
+    kept = count if nonzero is None else nonzero
+    length = _bytes_of_bits(kept * width) if width < 8 else kept
+    _expect(len(values) == length, f"it has {len(values):,} values where {length:,} were expected")
+    if width == 4:
+        values = _unpack_nibbles(values, kept)
+    if width == 1:
+        values = _unpack_bits(values, kept)
     if nonzero is not None:
         values = _scatter(values, parts["bitmap"], count)
     if values.dtype == torch.bool:
         _expect(not bool((values.view(torch.uint8) > 1).any()), "it has truth values other than 0 and 1")
-    ranges, positions = parts.get("ranges"), parts.get("positions")
-    if ranges is not None:
+    ranges = parts.get("ranges")
+    if ranges is not None and "sign" in chain:
+        _expect(0 <= float(ranges) <= LARGEST, f"its scale is not between 0 and {LARGEST:g}")
+    elif ranges is not None:
         low, high = ranges.view(2, -1)
         _expect(
             bool(((low <= 0) & (low >= -LARGEST) & (high >= 0) & (high <= LARGEST)).all()),
             f"a range does not reach from at least -{LARGEST:g} over 0 to at most {LARGEST:g}",
         )
-    if positions is not None:
-        rising = bool((positions[1:] > positions[:-1]).all())
-        _expect(
-            rising and int(positions[0]) >= 0 and int(positions[-1]) < shape.numel(),
-            f"positions do not rise within 0 to {shape.numel() - 1}",
-        )
     return Coarse(values.view(coarse_shape), ranges, positions)
+
+
+def _positions(parts: dict[str, Tensor], chain: Chain, shape: torch.Size) -> Tensor | None:
+    """Where the values of topk and smartidx belong, ascending; None if all values are there."""
+    least = values_shape(chain, shape).numel()
+    if "smartidx" in chain:
+        _expect(
+            len(parts["values"]) * 2 >= least,
+            f"it has {len(parts['values']):,} values; at least {least:,} belong there",
+        )
+        found = coded.from_packages(parts["index"].numpy().data, shape)
+        _expect(len(found) >= least, f"it has {len(found):,} positions; at least {least:,} were expected")
+        return torch.from_numpy(found)
+    if "golomb" in chain:
+        return torch.from_numpy(coded.from_gaps(parts["gaps"].numpy().data, least, shape.numel()))
+    if "topk" not in chain:
+        return None
+    positions = parts["positions"]
+    rising = bool((positions[1:] > positions[:-1]).all())
+    _expect(
+        rising and int(positions[0]) >= 0 and int(positions[-1]) < shape.numel(),
+        f"positions do not rise within 0 to {shape.numel() - 1}",
+    )
+    return positions
+
+
+def _from_rare(gaps: Tensor, count: int, shape: torch.Size) -> Tensor:
+    """Truth values from the positions of those that are not more frequent."""
+    raw = gaps.numpy().data
+    _expect(len(raw) > 1 and raw[0] <= 1, "it does not begin with the truth value that its gaps lead to")
+    _expect(
+        shape.numel() <= EXPANSION * len(raw), f"{len(raw):,} bytes of gaps are too few for {shape.numel():,} values"
+    )
+    values = torch.full((shape.numel(),), not raw[0], dtype=torch.bool)
+    values[torch.from_numpy(coded.from_gaps(raw[1:], count, shape.numel()))] = bool(raw[0])
+    return values.view(shape)
 
 
 def _expect(good: bool, reason: str) -> None:
@@ -304,6 +395,15 @@ def _expect(good: bool, reason: str) -> None:
 
 def _bytes_of_bits(count: int) -> int:
     return (count + 7) // 8
+
+
+def _width(chain: Chain, dtype: torch.dtype) -> int:
+    """Bits of a value on the wire."""
+    return 1 if "sign" in chain else 4 if "int4" in chain else 8 * dtype.itemsize
+
+
+def _string(raw: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(raw), dtype=torch.uint8)
 
 
 def _integers(values: Tensor) -> NDArray[Any]:
@@ -337,13 +437,25 @@ def _unpack_nibbles(packed: Tensor, count: int) -> Tensor:
     return values[:count]
 
 
+def _pack_bits(values: Tensor) -> Tensor:
+    """Eight to a byte, the first lowest."""
+    return torch.from_numpy(np.packbits(values.numpy(), bitorder="little"))
+
+
+def _unpack_bits(packed: Tensor, count: int) -> Tensor:
+    values = np.unpackbits(packed.numpy(), bitorder="little")
+    _expect(not values[count:].any(), "the padding of its last byte is not zero")
+    return torch.from_numpy(values[:count])
+
+
 def _planes(parts: list[Tensor]) -> NDArray[np.uint8]:
     """The bytes of all parts; of wide elements first all lowest bytes, and so on: like bytes lie side by side."""
     planes = [part.view(torch.uint8).numpy().reshape(len(part), -1).T.reshape(-1) for part in parts if len(part)]
     return planes[0] if len(planes) == 1 else np.concatenate(planes)
 
 
-def _from_planes(squeezed: Tensor, expected: dict[str, tuple[torch.dtype, int]]) -> dict[str, Tensor]:
+def _from_planes(squeezed: Tensor, layout: dict[str, tuple[torch.dtype, int | None]]) -> dict[str, Tensor]:
+    expected = {part: (kind, length or 0) for part, (kind, length) in layout.items()}
     size = sum(kind.itemsize * length for kind, length in expected.values())
     _expect(squeezed.dtype == torch.uint8 and squeezed.dim() == 1, "part zstd is not a string of bytes")
     _expect(

@@ -6,8 +6,8 @@ the tensor, and one scalar more, which says how to read them:
     (codecs) = {"chains":["float32=int8+zstd"],"tensors":[[0,[2000,16,32,32]],0],"against":7}
 
 `tensors` has one item for each tensor of the original message, in order: 0 for one that was left as it is, otherwise
-the number of its chain, its shape, and after sparse the number of values kept. `against` is there if a tensor is a
-difference from an earlier message.
+the number of its chain, its shape, and after sparse, or golomb of truth values, the number of values kept. `against` is
+there if a tensor is a difference from an earlier message.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ from catchment.errors import ExperimentError, ProtocolError, WireError
 from catchment.message import Message, plain
 
 Memory = dict[str, Tensor]
-"""What one side keeps for one peer: `sent` and `received` (numbers of exchanges, 0-dimensional int64), and tensors
-`sent/NAME`, `received/NAME`, `residual/NAME`."""
+"""What one side keeps for one peer: `sent` and `received` (numbers of exchanges), `messages` (how many it sent, while
+that matters), all 0-dimensional int64, and tensors `sent/NAME`, `received/NAME`, `residual/NAME`, `velocity/NAME`."""
 
+PARTIAL = ("feedback", "momentum", "topk", "smartidx", "sign")  # stages that are for differences where there is one
 CODECS = "(codecs)"  # the scalar that says how a message is coded
 LARGEST_MESSAGE = 64 * 2**30  # bytes that a message may have after decoding
 
@@ -57,8 +58,9 @@ class Wire:
             stages.arrow()  # a missing package is found before training
         if wire._has("up", "update") and wire.remembers("down"):
             raise ExperimentError(
-                "wire.codecs has update upwards, and delta or feedback downwards: update needs the request as it was "
-                "decoded, which the server does not keep; code what goes down without memory, such as fp16"
+                "wire.codecs has update upwards, and delta, feedback, momentum or a warm-up downwards: update needs "
+                "the request as it was decoded, which the server does not keep; code what goes down without memory, "
+                "such as fp16"
             )
         return wire
 
@@ -68,7 +70,9 @@ class Wire:
 
     def remembers(self, direction: Direction) -> bool:
         """Whether a rule for this direction needs a memory."""
-        return self._has(direction, "delta") or self._has(direction, "feedback")
+        return any(self._has(direction, stage) for stage in ("delta", "feedback", "momentum")) or self._warms_up(
+            direction
+        )
 
     def chain(self, name: str, direction: Direction) -> Chain | None:
         """The chain for a tensor of this name."""
@@ -92,6 +96,7 @@ class Wire:
         if CODECS in message.scalars:
             raise ProtocolError(f'a scalar cannot be called "{CODECS}": that name says how a message is coded')
         in_step = peer_holds is not None and _number(memory, "sent") == peer_holds
+        messages = (_number(memory, "messages") or 0) + 1
         coded: dict[str, _Coded] = {}
         for name, tensor in message.tensors.items():
             chain = self.chain(name, direction)
@@ -103,7 +108,8 @@ class Wire:
             elif "delta" in chain and in_step:
                 reference = memory.get(f"sent/{name}")
             tensor = plain(tensor)
-            form = _encode(name, tensor, chain, _fitting(reference, tensor), memory.get(f"residual/{name}"))
+            left = _Waiting(memory.get(f"residual/{name}"), memory.get(f"velocity/{name}"))
+            form = _encode(name, tensor, chain.at(messages), _fitting(reference, tensor), left)
             if (
                 form
                 and form.saves(name, tensor)
@@ -114,9 +120,11 @@ class Wire:
         if travelling.size() >= message.size():  # small messages: the header may cost more than the parts save
             travelling, coded = message, {}
         memory = dict(memory)
+        if self._warms_up(direction):
+            memory["messages"] = torch.tensor(messages)
         for name, form in coded.items():
-            if form.residual is not None:
-                memory[f"residual/{name}"] = form.residual
+            kept = form.waiting._asdict().items()
+            memory |= {f"{kind}/{name}": waiting for kind, waiting in kept if waiting is not None}
         if self._has(direction, "delta"):
             restored = {name: form.restored for name, form in coded.items() if form.restored is not None}
             memory = self._remember(memory, "sent", direction, number, message.tensors | restored)
@@ -137,6 +145,10 @@ class Wire:
 
     def _has(self, direction: Direction, stage: str) -> bool:
         return any(rule.direction in (None, direction) and stage in rule.chain for rule in self.rules)
+
+    def _warms_up(self, direction: Direction) -> bool:
+        rules = [rule for rule in self.rules if rule.direction in (None, direction)]
+        return any(stage.warmup for rule in rules for stage in rule.chain.stages)
 
     def _remember(
         self, memory: Memory, side: str, direction: Direction, number: int, tensors: dict[str, Tensor]
@@ -218,13 +230,20 @@ class _Entry(NamedTuple):
         return [number, list(self.shape), *([] if self.nonzero is None else [self.nonzero])]
 
 
+class _Waiting(NamedTuple):
+    """What a sender keeps of a tensor for later messages; None where its chain keeps nothing."""
+
+    residual: Tensor | None = None  # what the receiver lacks
+    velocity: Tensor | None = None  # the running sum of differences where none was sent yet
+
+
 class _Coded(NamedTuple):
     """A tensor on its way out."""
 
     entry: _Entry
     parts: dict[str, Tensor]
     restored: Tensor | None  # what the receiver will have, if the sender must know
-    residual: Tensor | None  # what it will lack, if the sender keeps it
+    waiting: _Waiting
 
     def saves(self, name: str, tensor: Tensor) -> bool:
         """Whether the parts and the item of the header are smaller than the tensor as it is."""
@@ -237,34 +256,46 @@ def _cost(tensors: dict[str, Tensor]) -> int:
     return layout.nbytes + len(layout.header)
 
 
-def _encode(
-    name: str, tensor: Tensor, chain: Chain, reference: Tensor | None, residual: Tensor | None
-) -> _Coded | None:
+def _encode(name: str, tensor: Tensor, chain: Chain, reference: Tensor | None, waiting: _Waiting) -> _Coded | None:
     """One tensor through its chain; None if no stage did anything."""
     chain = stages.applicable(chain, tensor.dtype)
     differs = chain.first("delta", "update")
     values = tensor
-    if differs and reference is None:
-        chain = chain.without(differs.name, "feedback", "topk")  # the largest few of a whole tensor are not the tensor
+    if differs and reference is None:  # the largest few of a whole tensor are not the tensor, nor are its signs
+        chain = stages.applicable(chain.without(differs.name, *PARTIAL), tensor.dtype)
     if differs and reference is not None:
         values = values - reference
-    if "feedback" in chain and (fitting := _fitting(residual, tensor)) is not None:
-        values = values + fitting
-    if chain.first("delta", "update", "feedback") and not stages.is_finite(values):
-        strict = chain.first("topk", *stages.BITS)
+    velocity = None
+    if momentum := chain.first("momentum"):
+        before = _fitting(waiting.velocity, tensor)
+        values = velocity = values if before is None else momentum.decay * before + values
+    if chain.first("feedback", "momentum") and (residual := _fitting(waiting.residual, tensor)) is not None:
+        values = values + residual
+    if chain.first("delta", "update", "feedback", "momentum") and not stages.is_finite(values):
+        strict = chain.first("topk", "smartidx", "sign", *stages.BITS)
         if strict and not stages.is_finite(tensor):
             raise stages.not_carried(name, strict.name)
-        chain, values, reference = chain.without("delta", "update", "feedback", "topk"), tensor, None
+        whole = chain.without("delta", "update", *PARTIAL)
+        chain, values, reference = stages.applicable(whole, tensor.dtype), tensor, None
     coarse = stages.coarsen(values, chain, name)
-    packed = stages.pack(coarse, chain.without("feedback"))
+    packed = stages.pack(coarse, chain.without("feedback", "momentum"), tensor.shape)
     if not packed.chain.stages:
         return None
-    restored = residual = None
-    if "feedback" in chain or (differs and differs.name == "delta"):
+    restored, kept = None, _Waiting()
+    feeds = chain.first("feedback", "momentum")
+    if feeds or (differs and differs.name == "delta"):
         restored = stages.restore(coarse, chain, tensor.dtype, tensor.shape)
-        residual = values - restored if "feedback" in chain else None
+        if feeds:
+            kept = _Waiting(values - restored, _unsent(velocity, coarse))
         restored = restored if reference is None else reference + restored
-    return _Coded(_Entry(packed.chain, tensor.dtype, tensor.shape, packed.nonzero), packed.parts, restored, residual)
+    return _Coded(_Entry(packed.chain, tensor.dtype, tensor.shape, packed.nonzero), packed.parts, restored, kept)
+
+
+def _unsent(velocity: Tensor | None, coarse: stages.Coarse) -> Tensor | None:
+    """The velocity, stopped where something was sent."""
+    if velocity is None or coarse.positions is None:
+        return None
+    return velocity.reshape(-1).index_fill(0, coarse.positions.long(), 0).view(velocity.shape)
 
 
 def _fitting(found: Tensor | None, like: Tensor | _Entry) -> Tensor | None:
@@ -359,8 +390,12 @@ def _parse_item(item: Any, known: list[tuple[Chain, torch.dtype]], where: str) -
         raise WireError(f"{where} has an impossible shape")
     if math.prod(shape) > LARGEST_MESSAGE:  # checked before PyTorch, which counts in 64 bits, sees it
         raise WireError(f"{where} has {math.prod(shape):,} elements; at most {LARGEST_MESSAGE:,} are taken")
-    if (nonzero is not None) != ("sparse" in chain):
-        raise WireError(f"{where} must have a third number if, and only if, its chain is sparse: the values kept")
+    counted = "sparse" in chain or (dtype == torch.bool and "golomb" in chain)
+    if (nonzero is not None) != counted:
+        raise WireError(
+            f"{where} must have a third number if, and only if, its chain is sparse or golomb of truth values: the "
+            "values kept"
+        )
     count = stages.values_shape(chain, torch.Size(shape)).numel()
     if nonzero is not None and (type(nonzero) is not int or not 0 <= nonzero <= count):
         raise WireError(f"{where} does not say how many of {count:,} values it keeps")

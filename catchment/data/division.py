@@ -26,9 +26,14 @@ class Division:
     dataset: Dataset
     clients: tuple[Tensor, ...]  # rows of `dataset.train.images`, int64, ascending; one tensor a client
     test: Samples  # the private part of the test set, or all of it
-    public: Samples | None
+    public: Samples | None  # labels of another set's classes are -1
     public_test: Samples | None
     own: bool = False  # clients have data of their own: on the server all parts are empty, on a device all but its own
+
+    @property
+    def public_is_labelled(self) -> bool:
+        """Whether there are public samples with labels of the private classes."""
+        return self.public is not None and bool((self.public.targets >= 0).all())
 
     def client(self, number: int) -> Samples:
         """The training samples of one client."""
@@ -41,16 +46,20 @@ class Division:
         return Samples(self.dataset.train.images, self.dataset.train.labels, rows)
 
 
-def divide(dataset: Dataset, clients: int, partition: Mapping[str, Any], public: float | None, seed: int) -> Division:
+def divide(
+    dataset: Dataset, clients: int, partition: Mapping[str, Any], public: float | Dataset | None, seed: int
+) -> Division:
     """Deal a data set to clients.
 
     `partition` holds the `name` of a partition and its options. `public` is the share of the training samples
-    and of the test samples that everybody may see: clients are dealt the rest, and tested on the rest. With the
-    partition "own" nobody is dealt anything.
+    and of the test samples that everybody may see: clients are dealt the rest, and tested on the rest. Or it is
+    another data set, whose training samples everybody may see. With the partition "own" nobody is dealt anything.
     """
     train, test = dataset.train, dataset.test
     public_train = public_test = None
-    if public is not None:
+    if isinstance(public, Dataset):
+        public_train = _foreign(public, dataset)
+    elif public is not None:
         if not 0 < public < 1:
             raise ExperimentError(f"data.public = {public!r} must be a share between 0 and 1")
         public_train, train = _split(train, public, seed, "train")
@@ -106,6 +115,24 @@ def _own_samples(folder: Path, part: str, form: Form) -> Samples | None:
             "([C, H, W]); bring them to that size"
         )
     return samples_of(images, labels, channels)
+
+
+def _foreign(public: Dataset, private: Dataset) -> Samples:
+    """The training samples of another data set; they are normalised as the private ones."""
+    if public.shape != private.shape:
+        raise DataError(
+            f"data.public has images of {list(public.shape)}, data.name of {list(private.shape)} ([C, H, W]); models "
+            "see both, so take a public set of the same shape"
+        )
+    if public.normalise.scale != private.normalise.scale:
+        raise DataError(
+            f"pixels of data.public run to {public.normalise.scale:g}, those of data.name to "
+            f"{private.normalise.scale:g}; models see both, so take a public set of the same range"
+        )
+    if public.classes == private.classes:
+        return public.train
+    unknown = torch.full_like(public.train.labels, -1)  # so that nobody trains on them by mistake
+    return Samples(public.train.images, unknown, public.train.index)
 
 
 def _split(samples: Samples, share: float, seed: int, part: str) -> tuple[Samples, Samples]:

@@ -1,7 +1,8 @@
-"""Centralized: all data in one place, one model. The upper bound that federated learning wants to reach.
+"""Centralized: all data in one place. The upper bound that federated learning wants to reach.
 
-`model = "client"` trains the clients' model on all private data. `model = "server"` trains the server's whole model
-on all data, public data included ("Centralized-All"). A round is `client_epochs` epochs, or `server_epochs` for the
+`model = "client"` trains the clients' model on all private data; where clients have several architectures, one model of
+each, every one by itself. `model = "server"` trains the server's whole model on all data, public data included
+("Centralized-All"). A round is `client_epochs` epochs, or `server_epochs` for the
 server's model. To be honest about the cost, the data travel: every client uploads its samples once, and the ledger
 books them.
 
@@ -11,6 +12,7 @@ Departures: none.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Literal
 
 import torch
@@ -19,11 +21,12 @@ from torch import Tensor, nn
 
 from catchment.client import Client, ClientState
 from catchment.data import Samples
-from catchment.errors import ModelError, at_least
+from catchment.errors import ModelError, UserError, at_least
 from catchment.fleet import Fleet
 from catchment.message import Payload
 from catchment.method import Method, Metrics, on_client
 from catchment.models import is_half
+from catchment.optimizers import OptimizerSettings
 from catchment.server import Server
 from catchment.training import fit
 from catchment.world import World
@@ -44,12 +47,12 @@ class AllData(Payload):
 
 @dataclass
 class State:
-    """The pooled data, the model and its optimiser."""
+    """The pooled data, the models by name and their optimisers."""
 
     images: Tensor | None  # [N, C, H, W]; None until the clients sent theirs
     labels: Tensor | None  # [N]
-    model: nn.Module
-    optimizer: torch.optim.Optimizer
+    models: dict[str, nn.Module]
+    optimizers: dict[str, torch.optim.Optimizer]
 
 
 @dataclass(frozen=True)
@@ -65,23 +68,30 @@ class Centralized(Method[State]):
         at_least("server_epochs", self.server_epochs, 1)
 
     def check(self, world: World) -> None:
-        """One model, and one that takes images."""
+        """The server's model must take images, and its public data must have labels."""
         if self.model == "client":
-            world.one_architecture("centralized")
-        elif is_half(world.server_architecture.name):
+            return
+        if is_half(world.server_architecture.name):
             raise ModelError(
                 f'models.server "{world.server_architecture.name}" is a half that takes features; centralized needs a '
                 "whole model such as resnet20"
             )
+        if world.data.public is not None:
+            world.need_public_labels('centralized with model = "server" trains on public samples and their labels')
 
     def init(self, server: Server) -> State:
-        """A fresh model."""
+        """Fresh models."""
         world = server.world
         if self.model == "client":
-            model = world.client_architecture(0).build()
-            return State(None, None, model, world.client_optimizer.build(model.parameters()))
-        model = server.model()
-        return State(None, None, model, server.optimizer(model))
+            models = {a.name: a.build() for a in dict.fromkeys(world.client_architectures)}
+        else:
+            models = {world.server_architecture.name: server.model()}
+        settings = self.settings(world)
+        return State(None, None, models, {name: settings.build(m.parameters()) for name, m in models.items()})
+
+    def settings(self, world: World) -> OptimizerSettings:
+        """Of the side whose model it is."""
+        return world.client_optimizer if self.model == "client" else world.server_optimizer
 
     def round(self, server: Server, state: State, fleet: Fleet) -> None:
         """Collect the data once, then train."""
@@ -95,18 +105,14 @@ class Centralized(Method[State]):
                 parts.append((public.images[public.index], public.targets))
             state.images, state.labels = (torch.cat(tensors) for tensors in zip(*parts))
         samples = Samples(state.images, state.labels, torch.arange(len(state.labels)))
-        on_client_model = self.model == "client"
-        settings = server.world.client_optimizer if on_client_model else server.world.server_optimizer
-        state.model.train()
-        fit(
-            state.optimizer,
-            server.batches(
-                samples,
-                settings.batch_size,
-                epochs=self.client_epochs if on_client_model else self.server_epochs,
-            ),
-            lambda batch: F.cross_entropy(state.model(batch.images), batch.labels),
-        )
+        epochs = self.client_epochs if self.model == "client" else self.server_epochs
+        for name, model in state.models.items():
+            model.train()
+            fit(
+                state.optimizers[name],
+                server.batches(samples, self.settings(server.world).batch_size, epochs=epochs),
+                lambda batch, model=model: F.cross_entropy(model(batch.images), batch.labels),  # type: ignore[misc]
+            )
 
     @on_client
     def send_data(self, client: Client, request: SendData) -> AllData:
@@ -115,14 +121,24 @@ class Centralized(Method[State]):
         return AllData(samples.images[samples.index], samples.targets)
 
     def evaluate(self, server: Server, state: State, fleet: Fleet) -> Metrics:
-        """The one model on the test set."""
-        score = server.evaluate(state.model)
-        return Metrics(score.accuracy, server=score.as_dict())
+        """The one model on the test set; of several, each client has that of its architecture."""
+        scores = {name: server.evaluate(model) for name, model in state.models.items()}
+        if len(scores) == 1:
+            (score,) = scores.values()
+            return Metrics(score.accuracy, server=score.as_dict())
+        world = server.world
+        clients = {k: scores[world.client_architecture(k).name].accuracy for k in range(world.clients)}
+        return Metrics(fmean(clients.values()), clients=clients)
 
     def client_model(self, server: Server, state: State, client: int, kept: ClientState) -> nn.Module:
-        """The one model."""
-        return state.model
+        """The one model, or that of the client's architecture."""
+        if len(state.models) == 1:
+            return self.server_model(server, state)
+        return state.models[server.world.client_architecture(client).name]
 
     def server_model(self, server: Server, state: State) -> nn.Module:
         """The one model."""
-        return state.model
+        if len(state.models) > 1:
+            raise UserError(f"there are {len(state.models)} models, one an architecture; ask for that of a client")
+        (model,) = state.models.values()
+        return model

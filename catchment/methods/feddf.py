@@ -33,7 +33,7 @@ from catchment.method import Method, Metrics, on_client
 from catchment.optimizers import set_rate
 from catchment.server import Server
 from catchment.training import Weights, copy_weights, fit
-from catchment.weights import GlobalModel, LocalModel
+from catchment.weights import GlobalModel, LocalModel, miscount
 from catchment.world import World
 
 
@@ -52,7 +52,7 @@ class FedDF(Method[State]):
     client_epochs: int = 1
     server_steps: int = 10_000  # at most so many batches of distillation; the learning rate falls along a cosine
     validate_every: int = 100  # steps
-    stop_after: int | None = 1000  # steps without a better accuracy on public test samples; None: never, no labels
+    stop_after: int | None = 1000  # steps without a better accuracy on public test samples; without these, never
 
     def __post_init__(self) -> None:
         for name in ("client_epochs", "server_steps", "validate_every"):
@@ -109,8 +109,8 @@ class FedDF(Method[State]):
         if not bool(logits.isfinite().all()):
             fleet.refuse(reply, "its model gives NaN or infinity on public samples")
             return None
-        if reply.body.samples < 1:
-            fleet.refuse(reply, f"it says that it has {reply.body.samples} samples")
+        if reason := miscount(reply.body.samples):
+            fleet.refuse(reply, reason)
             return None
         return logits
 
@@ -133,14 +133,14 @@ class FedDF(Method[State]):
         def divergence(batch: Batch) -> Tensor:
             return distillation(model(batch.images), ensemble[places(public, batch.ids)].to(batch.images.device), 1.0)
 
-        steps = annealed()
+        steps, held_out = annealed(), server.world.data.public_test
         best, waited, weights = -1.0, 0, Weights()
         for _ in range(ceil(self.server_steps / self.validate_every)):
             model.train()
             fit(optimizer, islice(steps, self.validate_every), divergence)
-            if self.stop_after is None:
+            if self.stop_after is None or held_out is None:
                 continue
-            accuracy = server.evaluate(model, server.world.data.public_test).accuracy
+            accuracy = server.evaluate(model, held_out).accuracy
             if accuracy > best:
                 best, waited, weights = accuracy, 0, copy_weights(model)
             else:
@@ -157,7 +157,6 @@ class FedDF(Method[State]):
             fmean(clients.values()) if clients else 0.0,
             server={key: fmean(score.as_dict()[key] for score in scores.values()) for key in ("accuracy", "loss")},
             clients=clients,
-            more={f"{name}_accuracy": score.accuracy for name, score in scores.items()} if len(scores) > 1 else {},
         )
 
     def client_model(self, server: Server, state: State, client: int, kept: ClientState) -> nn.Module:

@@ -114,11 +114,12 @@ class LargerServer(Method[State]):
             raise ExperimentError(f"factor is {self.factor}; a number between 0 and 1 is expected")
 
     def check(self, world: World) -> None:
-        """Public data, and a server model that takes images."""
+        """Public data with labels, and a server model that takes images."""
         name = type(self).__name__.lower()
         if world.server_model is None:
             raise ModelError(f"{name} trains a larger model on the server; set models.server, such as resnet56")
         check_public(world, name)
+        world.need_public_labels(f"{name} trains on public samples and their labels")
 
     def init(self, server: Server) -> State:
         """A fresh server model and an empty pool."""

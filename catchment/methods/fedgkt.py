@@ -152,10 +152,10 @@ class FedGKT(Method[State]):
         for edge in dict.fromkeys(world.client_architectures):
             half = world.server_architecture
             check_pair(edge.build(), half.build(), edge.shape, world.classes, edge.name, half.name)
-        if self.start == "shared-stem" and world.data.public is None:
-            raise ExperimentError(
-                'start = "shared-stem" trains a stem on public data, and there are none: set data.public, or use '
-                '"scratch", where all clients begin with one random stem'
+        if self.start == "shared-stem":
+            world.need_public_labels(
+                'start = "shared-stem" (not "scratch", where all clients begin with one random stem) trains a stem on '
+                "public samples and their labels"
             )
         if self.start != "scratch":
             stem = (

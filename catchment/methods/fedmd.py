@@ -71,8 +71,10 @@ class FedMD(Method[State]):
             at_least("alignment", self.alignment, 1)
 
     def check(self, world: World) -> None:
-        """Public data must be there."""
+        """Public data must be there, with labels if clients begin with them."""
         check_public(world, "fedmd")
+        if self.transfer_epochs:
+            world.need_public_labels("fedmd trains on labels of public samples first, unless transfer_epochs = 0")
 
     def init(self, server: Server) -> State:
         """Nothing."""

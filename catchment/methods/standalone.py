@@ -69,13 +69,18 @@ class Standalone(Method[State]):
         at_least("server_epochs", self.server_epochs, 1)
 
     def check(self, world: World) -> None:
-        """Clients test for themselves."""
+        """Clients test for themselves; a server that trains does so with labels."""
         world.check_tests("standalone")
+        if self.server_trains(world):
+            world.need_public_labels("a stand-alone server trains on public samples and their labels")
+
+    def server_trains(self, world: World) -> bool:
+        """Whether the server has data and a whole model."""
+        return world.server_model is not None and not is_half(world.server_model) and world.data.public is not None
 
     def init(self, server: Server) -> State:
         """A fresh model, if the server has data for one."""
-        name = server.world.server_model
-        if name is None or is_half(name) or server.public is None:
+        if not self.server_trains(server.world):
             return State()
         model = server.model()
         return State(model, server.optimizer(model))

@@ -1,15 +1,23 @@
 """Models by name, most of them in two parts: an extractor makes features, a classifier makes logits."""
 
-from catchment.models.catalog import MODELS, build, is_half
+from catchment.models.catalog import MODELS, build, generating, is_half
+from catchment.models.generator import GENERATORS, build_generator
+from catchment.models.kgf import with_base_kernels
+from catchment.models.modules import modules_of
 from catchment.models.split import SplitModel, check_pair, feature_shape, is_split, parameters
 
 __all__ = [
+    "GENERATORS",
     "MODELS",
     "SplitModel",
     "build",
+    "build_generator",
     "check_pair",
     "feature_shape",
+    "generating",
     "is_half",
     "is_split",
+    "modules_of",
     "parameters",
+    "with_base_kernels",
 ]

@@ -12,7 +12,9 @@ from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
 from catchment.errors import CatchmentError, ModelError
-from catchment.models import resnet, resnet18, small
+from catchment.models import mobile, resnet, resnet18, small
+from catchment.models.initial import glorot
+from catchment.models.kgf import BASE_KERNELS, with_base_kernels
 from catchment.models.split import written
 from catchment.names import call_with_known, resolve
 from catchment.randomness import seeded_globals
@@ -33,6 +35,7 @@ class Family:
 
     form: str
     member: Callable[..., Builtin]
+    widths: tuple[float, ...] = ()  # the numbers there are; any positive whole ones if none are given
 
 
 def _edge(blocks: int) -> Builtin:
@@ -47,6 +50,10 @@ def _half(*blocks: int) -> Builtin:
     return Builtin(partial(resnet.half, blocks), smallest=4, half=True)
 
 
+def _basic(channels: int, blocks: int) -> Builtin:
+    return Builtin(partial(resnet18.basic, channels, blocks), smallest=8)  # halved three times
+
+
 def _mlp(hidden: int) -> Builtin:
     return Builtin(partial(small.mlp, hidden), smallest=1)
 
@@ -55,10 +62,22 @@ def _cnn(channels: int) -> Builtin:
     return Builtin(partial(small.cnn, channels), smallest=4)
 
 
+def _lenet(first: int, second: int, linear: int) -> Builtin:
+    return Builtin(partial(small.lenet, first, second, linear), smallest=16)
+
+
+def _shufflenetv2(size: float) -> Builtin:
+    return Builtin(partial(mobile.shufflenetv2, size), smallest=8)  # halved three times
+
+
+def _mobilenetv2(width: float) -> Builtin:
+    return Builtin(partial(mobile.mobilenetv2, width), smallest=8)  # halved three times
+
+
 _SINGLE = {
     "mlp": _mlp(64),
     "cnn": _cnn(16),
-    "lenet": Builtin(small.lenet, smallest=16),
+    "lenet": _lenet(6, 16, 3),
     "resnet4": _edge(1),
     "resnet6": _edge(2),
     "resnet8": Builtin(resnet.bottleneck_edge, smallest=1),
@@ -73,28 +92,39 @@ _SINGLE = {
     "resnet37": _half(4, 4, 4),
     "resnet55": _half(6, 6, 6),
     "resnet109": _half(12, 12, 12),
-    "resnet18": Builtin(resnet18.resnet18, smallest=8),  # halved three times
+    "resnet18": _basic(64, 2),
 }
 
 _FAMILIES = {
     "mlp": Family("mlp(h)", _mlp),
     "cnn": Family("cnn(c)", _cnn),
+    "lenet": Family("lenet(a,b,n)", _lenet),
+    "shufflenetv2": Family("shufflenetv2(w)", _shufflenetv2, tuple(mobile.SHUFFLE_CHANNELS)),
+    "mobilenetv2": Family("mobilenetv2(w)", _mobilenetv2, mobile.MOBILE_WIDTHS),
     "resnet": Family("resnet(a,b,c)", _whole),
     "half": Family("half(a,b,c)", _half),
+    "basic": Family("basic(w,b)", _basic),
 }
 
 _KNOWN: dict[str, Builtin | Family] = {**_SINGLE, **{family.form: family for family in _FAMILIES.values()}}
 
-MODELS = tuple(_KNOWN)
+KGF = "kgf(model)"  # not a family: any model can stand in it
+
+MODELS = (*_KNOWN, KGF)
 
 
-def build(name: str, shape: tuple[int, ...], classes: int, seed: int) -> nn.Module:
+def build(name: str, shape: tuple[int, ...], classes: int, seed: int, initial: str = "own") -> nn.Module:
     """A fresh model for inputs of this shape; the same seed gives the same weights.
 
     The name is a built-in (`resnet8`), a member of a family (`resnet(1,1,2)`, `mlp(32)`), or the user's own
     `module:function`, which is called with those of `shape`, `channels`, `size` (the width) and `classes`
-    that it names. The shape for a half is that of the features it takes.
+    that it names. The shape for a half is that of the features it takes. `kgf(resnet18)`, `kgf(resnet18,8)` or
+    `kgf(resnet18,16,no-sign)` is any of these with so many base kernels a convolution (`catchment.models.kgf`).
+    `initial = "glorot"` draws the weights of linear and convolutional layers anew, as Glorot and Bengio do.
     """
+    if (generated := _generating(name)) is not None:
+        inner, base, switches = generated
+        return with_base_kernels(build(inner, shape, classes, seed, initial), base, **switches)
     if not shape or min(shape) < 1 or classes < 1:
         raise ModelError(
             f'model "{name}" needs a shape of positive numbers and at least one class, '
@@ -117,13 +147,44 @@ def build(name: str, shape: tuple[int, ...], classes: int, seed: int) -> nn.Modu
         )
     if any(isinstance(parameter, UninitializedParameter) for parameter in model.parameters()):
         raise ModelError(f'model "{name}" has lazy layers, whose weights no seed can fix: give their sizes')
+    if initial == "glorot":
+        with seeded_globals(seed):
+            glorot(model)
     return model
 
 
 def is_half(name: str) -> bool:
     """Whether a name means a built-in that takes features instead of images."""
-    builtin = _builtin(name)
+    generated = _generating(name)
+    builtin = _builtin(generated[0] if generated else name)
     return builtin is not None and builtin.half
+
+
+def generating(name: str, base: int, sign: bool = True, bias: bool = True) -> str:
+    """The name of a model with so many base kernels a convolution, from the name of an ordinary one."""
+    return f"kgf({name},{base}{'' if sign else ',no-sign'}{'' if bias else ',no-bias'})"
+
+
+def _generating(name: str) -> tuple[str, int, dict[str, bool]] | None:
+    """The model that a name `kgf(...)` is made from, its number of base kernels, and the switches that are off."""
+    parts = re.fullmatch(r"\s*kgf\s*\((.*)\)\s*", name)
+    if parts is None:
+        return None
+    inner, *options = (part.strip() for part in re.split(r",(?![^()]*\))", parts[1]))
+    base, switches = BASE_KERNELS, {}
+    for option in options:
+        if option.isdecimal() and int(option) > 0:
+            base = int(option)
+        elif option in ("no-sign", "no-bias"):
+            switches[option.removeprefix("no-")] = False
+        else:
+            raise ModelError(
+                f'model "{name}" has "{option}" after the name of a model; a number of base kernels, no-sign or '
+                "no-bias is expected"
+            )
+    if not inner or _generating(inner) is not None:
+        raise ModelError(f'model "{name}" should have the form "kgf(NAME)" or "kgf(NAME,16)", with an ordinary model')
+    return inner, base, switches
 
 
 def _maker(name: str, shape: tuple[int, ...], classes: int) -> Callable[[], Any]:
@@ -150,6 +211,11 @@ def _builtin(name: str) -> Builtin | None:
         return None
     family = _FAMILIES[parts[1]]
     numbers = [number.strip() for number in (parts[2] or "").split(",")]
+    if family.widths:
+        width = next((width for width in family.widths if numbers in ([f"{width:g}"], [f"{width}"])), None)
+        if width is None:
+            raise ModelError(f'model "{name}" should be "{family.form}" with w one of {family.widths}')
+        return family.member(width)
     positive = all(number.isdecimal() and int(number) > 0 for number in numbers)
     if not positive or len(numbers) != len(family.form.split(",")):
         raise ModelError(

@@ -2,11 +2,13 @@
 
 Trainable parameters for 10 classes:
 
-| model  | 1x8x8 | 1x28x28 | 3x32x32 |
-|--------|-------|---------|---------|
-| mlp    | 4,810 |  50,890 | 197,322 |
-| cnn    | 6,090 |  20,490 |  25,578 |
-| lenet  |     - |  44,426 |  62,006 |
+| model          | 1x8x8 | 1x28x28 | 3x32x32 |
+|----------------|-------|---------|---------|
+| mlp            | 4,810 |  50,890 | 197,322 |
+| cnn            | 6,090 |  20,490 |  25,578 |
+| lenet          |     - |  44,426 |  62,006 |
+| lenet(12,32,3) |     - |  82,518 | 117,678 |
+| lenet(8,16,2)  |     - |  35,474 |  53,154 |
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from math import prod
 
 from torch import nn
 
+from catchment.errors import ModelError
 from catchment.models.split import SplitModel
 
 
@@ -45,26 +48,31 @@ def cnn(first: int, shape: tuple[int, ...], classes: int) -> SplitModel:
     return SplitModel(extractor, classifier)
 
 
-def lenet(shape: tuple[int, ...], classes: int) -> SplitModel:
-    """After LeNet-5: two stages of 5x5 convolution, ReLU and pooling, then three linear layers.
+LENET_HIDDEN = (120, 84)  # sizes of the linear layers before the last
 
-    The first stage is the extractor. Images are 16x16 or larger, so that one pixel is left at the end.
+
+def lenet(first: int, second: int, linear: int, shape: tuple[int, ...], classes: int) -> SplitModel:
+    """After LeNet-5: two stages of 5x5 convolution, ReLU and pooling, then one to three linear layers.
+
+    LeNet-5 itself has 6 and 16 channels and 3 linear layers. The first stage is the extractor. Images are 16x16 or
+    larger, so that one pixel is left at the end.
     """
+    if linear > len(LENET_HIDDEN) + 1:
+        raise ModelError(f'model "lenet({first},{second},{linear})" has at most {len(LENET_HIDDEN) + 1} linear layers')
     channels, height, width = shape
     extractor = nn.Sequential(
-        nn.Conv2d(channels, 6, kernel_size=5),
+        nn.Conv2d(channels, first, kernel_size=5),
         nn.ReLU(),
-        nn.MaxPool2d(2),  # 6 x (H - 4)/2 x (W - 4)/2
+        nn.MaxPool2d(2),  # first x (H - 4)/2 x (W - 4)/2
     )
-    classifier = nn.Sequential(
-        nn.Conv2d(6, 16, kernel_size=5),
+    classifier: list[nn.Module] = [
+        nn.Conv2d(first, second, kernel_size=5),
         nn.ReLU(),
-        nn.MaxPool2d(2),  # 16 x (H - 12)/4 x (W - 12)/4
+        nn.MaxPool2d(2),  # second x (H - 12)/4 x (W - 12)/4
         nn.Flatten(),
-        nn.Linear(16 * ((height - 12) // 4) * ((width - 12) // 4), 120),
-        nn.ReLU(),
-        nn.Linear(120, 84),
-        nn.ReLU(),
-        nn.Linear(84, classes),
-    )
-    return SplitModel(extractor, classifier)
+    ]
+    features = second * ((height - 12) // 4) * ((width - 12) // 4)
+    for hidden in LENET_HIDDEN[: linear - 1]:
+        classifier += [nn.Linear(features, hidden), nn.ReLU()]
+        features = hidden
+    return SplitModel(extractor, nn.Sequential(*classifier, nn.Linear(features, classes)))

@@ -111,6 +111,7 @@ def drawings(runs: Sequence[RunFiles]) -> list[Drawing]:
         notes_per_round(runs[0]) if len(runs) == 1 else None,
         events_per_round(runs),
         virtual_time_per_round(runs),
+        *(further_per_round(runs[0]) if len(runs) == 1 else []),
     ]
     return [drawing for drawing in found if drawing is not None]
 
@@ -328,6 +329,43 @@ def _stacked_bytes(
     _stacked(axes, positions, series, colours)
     _label(axes, "x", what)
     _label(axes, "y", "bytes", unit.name)
+
+
+# ---- what methods add -------------------------------------------------------------------------------------------
+
+
+def further_per_round(run: RunFiles) -> list[Drawing]:
+    """Further numbers of a method that belong together: those whose names begin alike, `norm_a` and `norm_b`."""
+    groups: dict[str, list[str]] = {}
+    for name in dict.fromkeys(name for record in run.evaluated for name in _further_numbers(record)):
+        begin, _, rest = name.partition("_")
+        if rest:
+            groups.setdefault(begin, []).append(name)
+    return [_further(run, begin, names) for begin, names in groups.items() if len(names) > 1]
+
+
+def _further_numbers(record: Record) -> Record:
+    return {name: value for name, value in (record.get("more") or {}).items() if isinstance(value, int | float)}
+
+
+def _further(run: RunFiles, begin: str, names: Sequence[str]) -> Drawing:
+    curves = []
+    for index, name in enumerate(names):
+        records = [record for record in run.evaluated if name in _further_numbers(record)]
+        values = [float(record["more"][name]) for record in records]
+        curves.append(Curve(_name(name, 40), index, _numbers(records), values))
+    values = [value for curve in curves for value in curve.y]
+    wide = min(values) > 0 and max(values) > WIDE * min(values)
+
+    def draw(axes: Axes) -> None:
+        _plot(axes, curves)
+        if wide:
+            axes.set_yscale("log")
+        _label(axes, "y", _name(begin, 40), "logarithmic" if wide else "")
+        _round_axis(axes)
+
+    title = f"{printable(begin).capitalize()} per round"
+    return Drawing(title, "As the method measured it in each evaluated round.", draw)
 
 
 # ---- events and time --------------------------------------------------------------------------------------------

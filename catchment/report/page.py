@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from html import escape
 from itertools import count
@@ -24,7 +25,7 @@ PAGE = """<!DOCTYPE html>
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
 <title>{title}</title>
 <style>{css}</style>
 </head>
@@ -57,9 +58,9 @@ def write_report(directories: Sequence[str | Path], target: str | Path) -> Path:
 def html_report(runs: Sequence[RunFiles]) -> str:
     """The HTML of a report."""
     title = runs[0].name if len(runs) == 1 else f"{len(runs)} runs compared"
-    first = (_heading(title, runs), _what_ran(runs), _figures(runs), _communication(runs))
-    sections = (*first, _costs(runs), _data(runs), _attacks(runs), _events(runs))
-    body = "\n".join([*sections, _experiments(runs)])
+    first = (_heading(title, runs), _what_ran(runs), _figures(runs), _images(runs), _communication(runs))
+    sections = (*first, _costs(runs), _data(runs), _attacks(runs), _events(runs), _experiments(runs))
+    body = "\n".join(section for section in sections if section)
     return PAGE.format(title=_text(title), css=CSS, body=body)
 
 
@@ -76,7 +77,7 @@ def _heading(title: str, runs: Sequence[RunFiles]) -> str:
 
 def _what_ran(runs: Sequence[RunFiles]) -> str:
     cards = _run_cards(runs) if len(runs) > 1 else _number_cards(runs[0])
-    return _section("What ran", cards, _table(summary_columns(runs)), _further(runs))
+    return _section("What ran", cards, _table(summary_columns(runs)), _by_model(runs), _further(runs))
 
 
 def _number_cards(run: RunFiles) -> str:
@@ -142,7 +143,7 @@ def _figures(runs: Sequence[RunFiles]) -> str:
 
 def _communication(runs: Sequence[RunFiles]) -> str:
     """Bytes until an accuracy was reached, and the top accuracy."""
-    tops = [max((accuracy for _, accuracy in run.curve), default=None) for run in runs]
+    tops = [max((point.accuracy for point in run.curve), default=None) for run in runs]
     steps = [step / 10 for step in range(1, 10) if any(run.bytes_to_reach(step / 10) is not None for run in runs)]
     if not steps:
         return ""
@@ -152,6 +153,34 @@ def _communication(runs: Sequence[RunFiles]) -> str:
     ]
     note = _quiet("Bytes of training, up and down, until the mean of the clients (or the one model) first got so far.")
     return _section("Communication", _table([*_run_column(runs, runs), *columns]), note)
+
+
+def _images(runs: Sequence[RunFiles]) -> str:
+    """The pictures that methods left, such as what a generator makes; no section if there are none."""
+    shown = []
+    for label, run in zip(labels(runs), runs):
+        for name, image in run.images.items():
+            source = f"data:image/png;base64,{b64encode(image).decode()}"
+            caption = f"{name}, after the last evaluation" if len(runs) == 1 else f"{label}: {name}"
+            shown.append(
+                f'<figure><img src="{source}" alt="{_text(name)}" /><figcaption>{_text(caption)}</figcaption></figure>'
+            )
+    return _section("Images", f'<div class="figures">{"".join(shown)}</div>') if shown else ""
+
+
+def _by_model(runs: Sequence[RunFiles]) -> str:
+    """Accuracy by the model of the clients, where they have several."""
+    found = {id(run): run.outcome.get("models") or {} for run in runs}
+    names = dict.fromkeys(name for models in found.values() for name in models)
+    if not names:
+        return ""
+    having = [run for run in runs if found[id(run)]]
+    columns = [
+        Column(f"{name} %", [percent((found[id(run)].get(name) or {}).get("accuracy")) for run in having])
+        for name in names
+    ]
+    note = _quiet("Accuracy by the model of the clients: the mean over those that have it.")
+    return _table([*_run_column(runs, having), *columns]) + note
 
 
 def _costs(runs: Sequence[RunFiles]) -> str:

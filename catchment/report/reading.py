@@ -7,20 +7,22 @@ import math
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from catchment.errors import UserError
 
 Record = dict[str, Any]
+PNG = b"\x89PNG\r\n\x1a\n"  # what such a file begins with
 
 # The parts of the files that a report relies on. A key with "?" may be missing or null, `{str: kind}` is a table with
 # any keys, `[kind]` a list, `{"a", "b"}` one of these words. Numbers are finite.
 NUMBER = (int, float)
 _SPREAD = {"accuracy": {"mean": NUMBER, "min": NUMBER, "max": NUMBER}}
-_MEASURED = {"server?": {"accuracy?": NUMBER}, "clients?": _SPREAD, "more?": dict}
+_BY_MODEL = {str: {"accuracy": NUMBER}}
+_MEASURED = {"server?": {"accuracy?": NUMBER}, "clients?": _SPREAD, "models?": _BY_MODEL, "more?": dict}
 _BYTES = {"up": int, "down": int, "evaluation": int}
 _SPENT = {"bytes": _BYTES, "seconds": NUMBER, "virtual_seconds": NUMBER}
 _MODELS = {str: {"parameters": int, "macs_per_sample": int}}
@@ -53,6 +55,14 @@ RESULT = {
 }
 
 
+class Point(NamedTuple):
+    """An accuracy, and what training had moved by then."""
+
+    moved: int  # bytes, up and down
+    accuracy: float  # the clients' mean if known
+    up: int  # bytes
+
+
 @dataclass(frozen=True)
 class RunFiles:
     """The files of one run, finished or not."""
@@ -63,6 +73,7 @@ class RunFiles:
     rounds: list[Record]
     ledger: list[Record]
     result: Record | None  # None if the run is not finished
+    images: dict[str, bytes] = field(default_factory=dict)  # PNG files of the last evaluation, by name
 
     @staticmethod
     def read(directory: str | Path) -> RunFiles:
@@ -81,7 +92,7 @@ class RunFiles:
         killed = result is None
         rounds = _lines(directory / "rounds.jsonl", ROUND, may_be_torn=killed)
         ledger = _lines(directory / "ledger.jsonl", LEDGER, may_be_torn=killed)
-        return RunFiles(directory, toml, experiment, rounds, ledger, result)
+        return RunFiles(directory, toml, experiment, rounds, ledger, result, _images(directory / "images"))
 
     @property
     def name(self) -> str:
@@ -134,19 +145,19 @@ class RunFiles:
         return [record for record in self.rounds if record.get("accuracy") is not None]
 
     @cached_property
-    def curve(self) -> list[tuple[int, float]]:
-        """Bytes that training moved until each evaluated round, and the accuracy then: the clients' mean if known."""
-        points, moved = [], 0
+    def curve(self) -> list[Point]:
+        """A point for each evaluated round."""
+        points, up, down = [], 0, 0
         for record in self.rounds:
-            moved += record["bytes"]["up"] + record["bytes"]["down"]
+            up, down = up + record["bytes"]["up"], down + record["bytes"]["down"]
             if record.get("accuracy") is not None:
                 clients = (record.get("clients") or {}).get("accuracy")
-                points.append((moved, float(clients["mean"] if clients else record["accuracy"])))
+                points.append(Point(up + down, float(clients["mean"] if clients else record["accuracy"]), up))
         return points
 
     def bytes_to_reach(self, accuracy: float) -> int | None:
         """ComU@x of DS-FL and FedGEMS: what training moved until an accuracy was first reached; None if it was not."""
-        return next((moved for moved, reached in self.curve if reached >= accuracy), None)
+        return next((point.moved for point in self.curve if point.accuracy >= accuracy), None)
 
     @cached_property
     def outcome(self) -> Record:
@@ -161,6 +172,7 @@ class RunFiles:
             "best": best and {"accuracy": best["accuracy"], "round": best["round"]},
             "server": last.get("server"),
             "clients": last.get("clients"),
+            "models": last.get("models"),
             "more": last.get("more"),
             "bytes": {way: sum(record["bytes"][way] for record in self.rounds) for way in _BYTES},
             "seconds": sum(record["seconds"] for record in self.rounds),
@@ -191,6 +203,15 @@ def _result(path: Path) -> Record | None:
         raise UserError(f"{path} is damaged: {error}") from None
     _check(result, RESULT, str(path))
     return result  # type: ignore[no-any-return]
+
+
+def _images(directory: Path) -> dict[str, bytes]:
+    """The pictures that a method left."""
+    images = {path.stem: _bytes(path) for path in sorted(directory.glob("*.png"))}
+    for name, image in images.items():
+        if not image.startswith(PNG):
+            raise UserError(f"{directory / name}.png is damaged: it is not a PNG file")
+    return images
 
 
 def _lines(path: Path, shape: Any, *, may_be_torn: bool) -> list[Record]:

@@ -52,6 +52,7 @@ figure {
   background: #ffffff; color: #5b6470; border: 1px solid var(--line); border-radius: .6rem;
 }
 figure svg { display: block; width: 100%; height: auto; max-width: 46rem; margin: 0 auto; }
+figure img { display: block; max-width: 100%; margin: 0 auto; image-rendering: pixelated; }
 figure svg * { stroke-linejoin: round; stroke-linecap: butt; }
 figcaption { margin-top: .4rem; font-size: .82rem; }
 details { margin: .8rem 0; padding: .6rem .9rem; }

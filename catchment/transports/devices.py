@@ -36,6 +36,9 @@ DEVICES = {
     "phone": Device(compute=1e10, up=10, down=50, latency=0.05),
     "slow-phone": Device(compute=1e9, up=5, down=20, latency=0.05),
     "laptop": Device(compute=5e10, up=50, down=200, latency=0.01),
+    "1mbit": Device(up=1, down=1),  # a link alone: time is that of transmission
+    "10mbit": Device(up=10, down=10),
+    "100mbit": Device(up=100, down=100),
 }
 
 

@@ -173,7 +173,7 @@ def test_mistakes_in_a_file(table, message):
 
 def test_flipping_around_a_request_that_the_server_does_not_keep():
     more = {"attack": {"name": "sign-flip"}, "wire": {"codecs": ["down:weights/*=delta+int8"]}}
-    with pytest.raises(ExperimentError, match="delta or feedback downwards"):
+    with pytest.raises(ExperimentError, match="delta, feedback, momentum or a warm-up downwards"):
         experiment("fedavg", **more).build_world()
 
 

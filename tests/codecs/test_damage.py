@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -21,6 +22,10 @@ RULES = Wire.parse(
         "flags=sparse",
         "up:weights=update+topk(0.1)+int8+zstd",
         "up:change=delta+bf16",
+        "up:gaps=topk(0.1,2)+golomb",
+        "mask=golomb",
+        "up:kernels=update+smartidx(0.1)+int8",
+        "signs=sign",
     ]
 )
 
@@ -30,7 +35,7 @@ def noise(*shape: int, seed: int) -> torch.Tensor:
 
 
 FIRST = Message({"change": noise(400, seed=0)})
-BASE = Message({"weights": noise(30, 40, seed=1)})
+BASE = Message({"weights": noise(30, 40, seed=1), "kernels": noise(12, 10, 3, 3, seed=9)})
 ORIGINAL = Message(
     {
         "quantised": noise(20, 3, 15, seed=2),
@@ -41,6 +46,10 @@ ORIGINAL = Message(
         "flags": noise(2001, seed=6) > 2,
         "weights": noise(30, 40, seed=7),
         "change": noise(400, seed=8),
+        "gaps": noise(30, 30, seed=10),
+        "mask": noise(900, seed=11) > 1,
+        "kernels": noise(12, 10, 3, 3, seed=12),
+        "signs": noise(500, seed=13),
     },
     {"loss": 1.5},
 )
@@ -62,7 +71,7 @@ def test_the_sample_uses_every_stage_and_is_sound():
     chains = [text.split("=")[1] for text in HEADER["chains"]]
     assert chains == [
         "int8", "int4+sparse", "int4+sparse+zstd", "topk(0.05)+fp16", "sparse", "update+topk(0.1)+int8+zstd",
-        "delta+bf16",
+        "delta+bf16", f"topk({0.1 ** (2 / 3)})+golomb", "golomb", "update+smartidx(0.1)+int8", "sign",
     ]  # fmt: skip
     decoded = decode(CODED)
     assert list(decoded.tensors) == list(ORIGINAL.tensors)
@@ -96,6 +105,9 @@ SPOILED = {
         json.dumps({"chains": ["float32=topk(0.1)"], "tensors": [[0, [2**32]]] * 5}),
         "says that it has 85,899,345,920 bytes after decoding; at most 68,719,476,736 are taken",
     ),
+    "a count for topk": ('{"chains":["float32=topk(0.5)+golomb"],"tensors":[[0,[4],2]]}', "only if, its chain is"),
+    "a mask without a count": ('{"chains":["bool=golomb"],"tensors":[[0,[4]]]}', "golomb of truth values"),
+    "golomb of integers": ('{"chains":["int64=golomb"],"tensors":[]}', "does nothing for int64"),
     "a count without sparse": ('{"chains":["float32=int8"],"tensors":[[0,[4],2]]}', "only if, its chain is sparse"),
     "sparse without a count": ('{"chains":["float32=sparse"],"tensors":[[0,[4]]]}', "only if, its chain is sparse"),
     "more kept than there are": ('{"chains":["float32=sparse"],"tensors":[[0,[4],5]]}', "how many of 4 values"),
@@ -119,7 +131,7 @@ def test_parts_must_be_all_there_in_order_and_nothing_else():
     header = '{"chains":["float32=int8"],"tensors":[[0,[4]]]}'
     with pytest.raises(WireError, match='has nothing where part "x:values" was expected'):
         decode(Message({"x:ranges": torch.zeros(2)}, {CODECS: header}))
-    with pytest.raises(WireError, match="speaks of 8 tensors, and ends before them"):
+    with pytest.raises(WireError, match="speaks of 12 tensors, and ends before them"):
         decode(Message(dict(parts[:2]), CODED.scalars))
     with pytest.raises(WireError, match='has tensors left over, from "more" on'):
         decode(Message({**CODED.tensors, "more": torch.zeros(1)}, CODED.scalars))
@@ -202,3 +214,76 @@ def test_headers_of_any_kind(text):
 @given(order=st.permutations(sorted(CODED.tensors)), count=st.integers(0, len(CODED.tensors)))
 def test_parts_in_another_order(order, count):
     assert_decodes_or_is_refused(Message({name: CODED.tensors[name] for name in order[:count]}, CODED.scalars))
+
+
+# ---- very many --------------------------------------------------------------------------------------------------
+
+SINGLES = [
+    RULES.encode(Message({name: tensor}), "up", SENDER, number=2, base=BASE, peer_holds=1)[0]
+    for name, tensor in ORIGINAL.tensors.items()
+    if name != "plain"
+]  # one tensor a message: many are decoded in a second
+
+
+def spoiled(random: np.random.Generator) -> Message:
+    """A message with some of its bytes changed, cut off or added, or with other numbers in its header."""
+    single = SINGLES[random.integers(len(SINGLES))]
+    tensors, scalars = dict(single.tensors), dict(single.scalars)
+    name = list(tensors)[random.integers(len(tensors))]
+    raw, kind = tensors[name].clone(), random.integers(6)
+    if kind <= 2:
+        flat = raw.view(torch.uint8).numpy()
+        places = random.integers(len(flat), size=random.integers(1, 9))
+        flat[places] = random.integers(256, size=len(places))
+    elif kind == 3:
+        raw = raw[: random.integers(len(raw) + 1)]
+    elif kind == 4:
+        raw = torch.cat([raw, raw[: random.integers(len(raw) + 1)]])
+    else:
+        text = str(scalars[CODECS])
+        digits = [place for place, letter in enumerate(text) if letter.isdigit()]
+        place = digits[random.integers(len(digits))]
+        scalars[CODECS] = text[:place] + str(random.integers(12)) + text[place + 1 :]
+    tensors[name] = raw
+    return Message(tensors, scalars)
+
+
+def fuzz(count: int, seed: int) -> int:
+    """How many of so many spoiled messages can still be decoded; all others were refused."""
+    random = np.random.default_rng(seed)
+    decoded = 0
+    for _ in range(count):
+        try:
+            decode(spoiled(random))
+            decoded += 1
+        except WireError as error:
+            assert str(error)  # noqa: PT017
+    return decoded
+
+
+def test_thousands_of_spoiled_messages():
+    assert 200 < fuzz(3_000, seed=0) < 2_800
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_spoiled_messages():
+    assert 10_000 < fuzz(100_000, seed=1) < 90_000
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_spoiled_strings_of_bytes():
+    """The whole wire form, spoiled anywhere: a message, or a WireError."""
+    random, read = np.random.default_rng(2), 0
+    wholes = [np.frombuffer(single.to_bytes(), dtype=np.uint8) for single in SINGLES]
+    for _ in range(100_000):
+        whole = wholes[random.integers(len(wholes))]
+        raw = whole[: random.integers(len(whole) + 1)].copy() if random.random() < 0.2 else whole.copy()
+        if len(raw):
+            places = random.integers(len(raw), size=random.integers(1, 5))
+            raw[places] = random.integers(256, size=len(places))
+        try:
+            decode(Message.from_bytes(raw.tobytes())[0])
+            read += 1
+        except WireError as error:
+            assert str(error)  # noqa: PT017
+    assert 1_000 < read < 99_000

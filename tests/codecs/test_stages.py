@@ -14,7 +14,7 @@ def through(values, text):
     """Parts of a tensor, and what the receiver makes of them."""
     chain = parse_chain(text, "test")
     coarse = stages.coarsen(values, chain, "x")
-    packed = stages.pack(coarse, chain)
+    packed = stages.pack(coarse, chain, values.shape)
     back = stages.unpack(packed.parts, packed.chain, values.dtype, values.shape, packed.nonzero)
     restored = stages.restore(back, packed.chain, values.dtype, values.shape)
     assert torch.equal(restored, stages.restore(coarse, chain, values.dtype, values.shape))  # what the sender expects
@@ -253,6 +253,75 @@ def test_sparse_parts_have_the_bytes_that_arithmetic_says():
     assert [len(part) for part in packed.parts.values()] == [ELEMENTS // 8, kept]
 
 
+# ---- sign -------------------------------------------------------------------------------------------------------
+
+
+def test_sign_is_a_bit_a_number_and_the_mean_magnitude():
+    x = torch.tensor([3.0, -1.0, 0.0, -4.0, 2.0])  # mean magnitude 2; bits 1, 0, 1, 0, 1
+    packed, restored = through(x, "sign")
+    assert lists(packed) == {"ranges": [2], "values": [1 + 4 + 16]}
+    assert restored.tolist() == [2, -2, 2, -2, 2]
+
+
+def test_sign_of_a_cube_and_of_half_precision():
+    x = relu_noise(3, 5, 7) - 0.1
+    packed, restored = through(x, "sign")
+    assert len(packed.parts["values"]) == 14  # 105 bits
+    assert torch.equal(restored.sign(), x.sign())
+    assert through(x.half(), "sign+zstd")[1].dtype == torch.float16
+
+
+def test_sign_cannot_carry_what_is_not_finite():
+    chain = parse_chain("sign", "test")
+    with pytest.raises(ProtocolError, match="x holds NaN or infinity, which sign cannot carry"):
+        stages.coarsen(torch.tensor([1.0, float("inf")]), chain, "x")
+    with pytest.raises(ProtocolError, match=r"x holds a number beyond 1e\+38, which sign cannot carry"):
+        stages.coarsen(torch.tensor([3e38, 3e38]), chain, "x")
+
+
+# ---- golomb and smartidx ----------------------------------------------------------------------------------------
+
+
+def test_golomb_says_where_the_values_of_topk_belong():
+    x = torch.zeros(10)
+    x[[1, 2, 9]] = torch.tensor([5.0, -6.0, 7.0])
+    packed, restored = through(x, "topk(0.3)+golomb")
+    assert lists(packed) == {"gaps": [1, 35, 1], "values": [5, -6, 7]}  # as in test_positions
+    assert torch.equal(restored, x)
+
+
+@pytest.mark.parametrize("rare", [True, False])
+def test_golomb_of_truth_values_says_where_the_rarer_ones_are(rare):
+    x = torch.full((10,), not rare)
+    x[[1, 2, 9]] = rare
+    packed, restored = through(x, "golomb")
+    assert lists(packed) == {"gaps": [int(rare), 1, 35, 1]}
+    assert packed.nonzero == 3
+    assert torch.equal(restored, x)
+
+
+def test_a_mask_that_would_be_too_few_bytes_to_be_believed_goes_as_it_is():
+    packed, restored = through(torch.zeros(100_000, dtype=torch.bool), "golomb")
+    assert str(packed.chain) == ""
+    assert list(packed.parts) == ["values"]
+    assert not restored.any()
+
+
+def test_golomb_is_for_positions_and_truth_values_only():
+    assert str(stages.applicable(parse_chain("fp16+golomb", "test"), torch.float32)) == "fp16"
+    assert str(stages.applicable(parse_chain("golomb", "test"), torch.int64)) == ""
+    assert str(stages.applicable(parse_chain("topk(0.1)+golomb", "test"), torch.bool)) == "golomb"
+
+
+def test_smartidx_completes_kernels_and_comes_back():
+    x = torch.zeros(2, 2, 3, 3)
+    x[0, 1] = torch.arange(9.0).view(3, 3) + 100  # nine large numbers, of which six are the share
+    packed, restored = through(x, "smartidx(0.1666)")
+    assert packed.parts["values"].tolist() == list(range(100, 109))
+    assert torch.equal(restored, x)
+    assert through(relu_noise(6, 5, 3, 3), "smartidx(0.2)+int4")[0].parts["values"].dtype == torch.uint8
+
+
 # ---- damage -----------------------------------------------------------------------------------------------------
 
 
@@ -270,6 +339,14 @@ DAMAGED = {
     "a position beyond": ("topk(0.25)", [8], {"positions": torch.tensor([3, 8]).int()}, "within 0 to 7"),
     "a padded bitmap": ("sparse", [12], {"bitmap": torch.tensor([1, 128]).byte()}, "padding of its bitmap"),
     "a bit too many": ("sparse", [12], {"bitmap": torch.tensor([3, 0]).byte()}, "2 bits set for 1 values"),
+    "golomb of words": ("topk(0.25)+golomb", [8], {"gaps": torch.zeros(3)}, "uint8 of shape .any. was expected"),
+    "golomb without an end": ("topk(0.25)+golomb", [8], {"gaps": torch.zeros(2).byte()}, "0 ends in 1 bytes for 2"),
+    "a scale below 0": ("sign", [8], {"ranges": torch.tensor([-1.0])}, "scale is not between 0 and"),
+    "a scale that is none": ("sign", [8], {"ranges": torch.tensor([float("nan")])}, "scale is not between 0 and"),
+    "bits beyond the end": ("sign", [9], {"values": torch.tensor([0, 2]).byte()}, "padding of its last byte"),
+    "too few for smartidx": ("smartidx(0.5)", [8], {"values": torch.zeros(1)}, "at least 4 belong there"),
+    "fewer positions": ("smartidx(0.5)", [8], {"index": torch.zeros(3).byte()}, "0 positions; at least 4"),
+    "more values than positions": ("smartidx(0.5)", [8], {"values": torch.zeros(5)}, "5 values where 4 were expected"),
     "zstd of words": ("int8+zstd", [999], {"zstd": torch.zeros(9)}, "part zstd is not a string of bytes"),
     "zstd of nothing": ("int8+zstd", [999], {"zstd": torch.zeros(0).byte()}, "0 bytes of zstd do not hold the 1,007"),
     "zstd of junk": ("int8+zstd", [999], {"zstd": torch.zeros(9).byte()}, "zstd cannot read it"),
@@ -282,7 +359,7 @@ def test_damaged_parts_are_refused_with_the_reason(case):
     chain = parse_chain(text, "test")
     x = torch.zeros(shape)
     x[0] = 1
-    packed = stages.pack(stages.coarsen(x, chain, "x"), chain)
+    packed = stages.pack(stages.coarsen(x, chain, "x"), chain, x.shape)
     assert packed.chain == chain
     with pytest.raises(WireError, match=reason):
         stages.unpack(packed.parts | wrong, chain, x.dtype, x.shape, packed.nonzero)

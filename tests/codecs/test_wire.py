@@ -401,3 +401,68 @@ def test_a_tensor_of_zeros_comes_back(dtype):
     travelling, decoded = through(Wire.parse(["*=sparse+zstd"]), message)
     assert travelling.size() < message.size()
     assert torch.equal(decoded.tensors["features"], message.tensors["features"])
+
+
+# ---- what waits at the sender -----------------------------------------------------------------------------------
+
+
+def sent_over(rule: str, changes: list[Tensor]) -> tuple[list[Tensor], list[dict[str, Tensor]]]:
+    """What the receiver is told of each change, and what the sender keeps after it; the base is always zero."""
+    wire, base = Wire.parse([rule]), Message({"w": torch.zeros_like(changes[0])})
+    memory, told, kept = {}, [], []
+    for number, change in enumerate(changes):
+        travelling, memory = wire.encode(Message({"w": change}), "up", memory, number=number, base=base)
+        assert CODECS in travelling.scalars
+        told.append(wire.decode(travelling, "up", {}, number=number, base=base)[0].tensors["w"])
+        kept.append(memory)
+    return told, kept
+
+
+CHANGES = [noise(40, 5, 3, 3, seed=n) for n in range(6)]
+
+
+@pytest.mark.parametrize(
+    "stage", ["sign", "topk(0.03125)", "topk(0.1)+golomb", "smartidx(0.03125)", "topk(0.1)+int8", "int4"]
+)
+def test_what_was_told_and_what_is_kept_sum_to_the_true_changes(stage):
+    told, kept = sent_over(f"up:w=update+feedback+{stage}", CHANGES)
+    for rounds in range(1, 7):
+        total = torch.stack(told[:rounds]).sum(0) + kept[rounds - 1]["residual/w"]
+        assert torch.allclose(total, torch.stack(CHANGES[:rounds]).sum(0), atol=1e-5)
+
+
+def test_momentum_worked_by_hand():
+    # u = u / 2 + change, v = v + u; the largest of v is sent, and both start from 0 where it was.
+    change = torch.zeros(100)
+    change[:3] = torch.tensor([4.0, 3.0, 1.0])
+    told, kept = sent_over("up:w=update+momentum(0.5)+topk(0.01)", [change] * 3)
+    # 1: u = v = (4, 3, 1), 4 goes.   2: u = (4, 4.5, 1.5), v = (4, 7.5, 2.5), 7.5 goes.
+    # 3: u = (6, 3, 1.75), v = (10, 3, 4.25), 10 goes.
+    assert [t.nonzero().tolist() for t in told] == [[[0]], [[1]], [[0]]]
+    assert [float(t.sum()) for t in told] == [4, 7.5, 10]
+    assert kept[1]["velocity/w"][:3].tolist() == [4, 0, 1.5]
+    assert kept[1]["residual/w"][:3].tolist() == [4, 0, 2.5]
+    assert kept[2]["velocity/w"][:3].tolist() == [0, 3, 1.75]
+    assert kept[2]["residual/w"][:3].tolist() == [0, 3, 4.25]
+
+
+def test_a_warm_up_sends_more_at_first():
+    # 1/16 after two messages of warm-up: 16^(-1/3), 16^(-2/3), 1/16 of 1,000 numbers.
+    told, kept = sent_over("up:w=update+feedback+topk(0.0625,2)", [noise(1000, seed=n) for n in range(4)])
+    assert [int((t != 0).sum()) for t in told] == [397, 157, 62, 62]
+    assert int(kept[-1]["messages"]) == 4
+
+
+def test_a_share_below_that_of_the_rule_is_refused():
+    loose, strict = Wire.parse(["w=topk(0.01)"]), Wire.parse(["w=topk(0.05,3)"])
+    travelling, _ = loose.encode(Message({"w": noise(1000)}), "up", {}, number=0)
+    with pytest.raises(WireError, match=r"went through topk\(0.01\), the rule here says topk\(0.05,3\)"):
+        strict.decode(travelling, "up", {}, number=0)
+
+
+def test_a_tensor_that_the_request_did_not_have_goes_whole():
+    wire = Wire.parse(["up:w=update+momentum+topk(0.1)+golomb", "up:s=update+feedback+sign"])
+    message = Message({"w": noise(99), "s": noise(99, seed=1)})
+    travelling, decoded = through(wire, message, base=Message({}))
+    assert_same(travelling, message)
+    assert_same(decoded, message)

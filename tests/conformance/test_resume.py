@@ -29,6 +29,12 @@ CASES = {
     "feddf, two architectures": {"rounds": 14},
     "fedgkt, poisoned": {"rounds": 12, **TROUBLE},
     "splitfed, label-flip": {"rounds": 8},
+    "fedzkt": {"rounds": 16, **TROUBLE},
+    "fedkgf, modules alone, coded": {"rounds": 15, **TROUBLE},
+    "dgc": {"rounds": 15, **TROUBLE},
+    "fedcom": {"rounds": 15, **PHONES},
+    "fedcams": {"rounds": 12, "participation": {"fraction": 0.4}},
+    "fedpm": {"rounds": 12, **PHONES},
     "centralized": {"rounds": 20},
     "broadcast": {"rounds": 20, "workers": 2, "participation": {"fraction": 0.4}},
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from catchment.data import Dataset, Division, Samples, describe, divide
+from catchment.data import Dataset, Division, Normalisation, Samples, describe, divide
 from catchment.errors import DataError, ExperimentError
 
 IID = {"name": "iid"}
@@ -93,3 +93,34 @@ def test_wrong_shares_are_refused() -> None:
         divide(make(), 2, IID, 0.001, 0)
     with pytest.raises(DataError, match="400 clients cannot share 300 training samples"):
         divide(make(), 400, IID, 0.5, 0)
+
+
+def test_another_data_set_can_be_public() -> None:
+    private, other = make(), make(50, 20)
+    division = divide(private, 6, IID, other, 0)
+    assert division.public is not None
+    assert division.public.images is other.train.images
+    assert len(division.public) == 50
+    assert division.public_test is None
+    assert len(division.private) == 600  # nothing of the private set is given away
+    assert division.test is private.test
+    assert division.public_is_labelled  # the same classes
+    assert not divide(private, 6, IID, None, 0).public_is_labelled
+
+
+def test_labels_of_other_classes_are_hidden() -> None:
+    other = make(50, 20, classes=7)
+    division = divide(make(), 6, IID, other, 0)
+    assert division.public is not None
+    assert division.public.targets.unique().tolist() == [-1]
+    assert not division.public_is_labelled
+    assert other.train.targets.min() == 0  # the set itself stays as it is
+
+
+def test_a_public_set_of_another_shape_or_range_is_refused() -> None:
+    wide = Dataset.of(*(torch.zeros(9, 3, 2, 2, dtype=torch.uint8), torch.arange(9) % 4) * 2)
+    with pytest.raises(DataError, match=r"data.public has images of \[3, 2, 2\], data.name of \[1, 2, 2\]"):
+        divide(make(), 2, IID, wide, 0)
+    sixteen = Dataset(wide.train, wide.test, wide.classes, Normalisation(16, (0.5,), (0.5,)))
+    with pytest.raises(DataError, match=r"pixels of data.public run to 16, those of data.name to 255"):
+        divide(wide, 2, IID, sixteen, 0)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 import torch.nn.functional as F
 from worlds import experiment
 
 import catchment
 from catchment.data import batches
+from catchment.errors import ExperimentError, UserError
 from catchment.randomness import derive
 from catchment.server import Server
 
@@ -80,3 +82,43 @@ def test_without_public_data_or_with_a_half_no_server_trains():
     assert catchment.run(experiment("standalone", rounds=1))["server"] is None
     half = {"data": {"public": 0.4}, "models": {"client": "cnn", "server": "resnet10"}}
     assert catchment.run(experiment("standalone", rounds=1, **half))["server"] is None
+
+
+def test_centralized_trains_one_model_an_architecture_each_by_itself(tmp_path):
+    """The upper bound of a fleet with several models: each as if it were the only one."""
+    both = catchment.run(experiment("centralized", models={"client": ["mlp", "cnn"]}), out=tmp_path / "both")
+    alone = {name: catchment.run(experiment("centralized", models={"client": name})) for name in ("mlp", "cnn")}
+    assert both["models"] == {name: {"accuracy": result["accuracy"]} for name, result in alone.items()}
+    mlp, cnn = (alone[name]["accuracy"] for name in ("mlp", "cnn"))
+    assert mlp != cnn
+    assert abs(both["accuracy"] - (3 * mlp + 2 * cnn) / 5) < 1e-9  # clients 0, 2, 4 and 1, 3
+    assert both["server"] is None
+    run = catchment.Run(tmp_path / "both")
+    assert "classifier.weight" in run.client_model(0).state_dict()  # the mlp's
+    assert "classifier.4.weight" in run.client_model(1).state_dict()  # the cnn's
+    with pytest.raises(UserError, match="there are 2 models, one an architecture; ask for that of a client"):
+        run.model()
+
+
+def test_accuracy_by_model_is_the_mean_over_the_clients_that_have_it(tmp_path):
+    result = catchment.run(experiment("standalone", participation={"fraction": 1.0}))
+    models = {name: own["accuracy"] for name, own in result["models"].items()}
+    assert abs(result["accuracy"] - (3 * models["mlp"] + 2 * models["cnn"]) / 5) < 1e-9
+    assert catchment.run(experiment("fedavg"))["models"] is None  # one model says nothing new
+
+
+def test_public_data_with_other_classes_are_no_labelled_data():
+    other = {"public": {"name": "models_of_users:letters"}}
+    server = {"name": "centralized", "model": "server"}
+    with pytest.raises(ExperimentError, match=r"trains on public samples and their labels, and those of data\.public"):
+        experiment("centralized", method=server, models={"server": "cnn"}, data=other).build_world()
+    stem = {"name": "fedgkt", "start": "shared-stem"}
+    with pytest.raises(ExperimentError, match=r"have other classes than the private ones: take a share of the data"):
+        experiment("fedgkt", method=stem, data=other).build_world()
+    assert experiment("standalone", data=other).build_world().data.public is not None
+    with pytest.raises(ExperimentError, match="a stand-alone server trains on public samples and their labels, and"):
+        experiment("standalone", data=other, models={"server": "cnn"}).build_world()
+    with pytest.raises(ExperimentError, match="fedgems trains on public samples and their labels, and those of"):
+        experiment("fedgems", data=other).build_world()
+    with pytest.raises(ExperimentError, match=r"unless transfer_epochs = 0, and those of data\.public have other"):
+        experiment("fedmd", data=other, method={"name": "fedmd", "transfer_epochs": 1}).build_world()

@@ -213,11 +213,28 @@ def test_early_stopping_keeps_the_best_student():
     assert weights["1.weight"][0, 0].item() == pytest.approx(first)
 
 
+def test_without_public_test_samples_no_step_is_left_out():
+    method = FedDF(server_steps=2, validate_every=1, stop_after=1)
+    w = by_hand(method, clients=((X, Y), (X * 3, [1] * 3)))
+    w = dataclasses.replace(w, data=dataclasses.replace(w.data, public_test=None))
+    _, state, _ = one_round(w, method)
+    (weights,) = state.weights.values()
+    a = -1 / 4 + 1 / 2 - sigmoid(-1 / 2)  # as above: the last student
+    assert weights["1.weight"][0, 0].item() == pytest.approx(a + (1 / 2 - sigmoid(2 * a)) / 2)
+
+
+@pytest.mark.parametrize("name", ["fedmd", "dsfl", "cronus", "feddf"])
+def test_labels_of_public_data_are_not_needed(name):
+    method = {"fedmd": {"transfer_epochs": 0}, "feddf": {"server_steps": 2}}.get(name, {})
+    letters = {"public": {"name": "models_of_users:letters"}}
+    result = catchment.run(experiment(name, rounds=1, method={"name": name, **method}, data=letters))
+    assert result["data"]["public"] == 20
+
+
 def test_every_architecture_has_a_student_and_all_clients_teach_it(tmp_path):
     e = experiment("feddf, two architectures", participation={"fraction": 1.0})
     result = catchment.run(e, out=tmp_path / "run")
-    assert set(result["more"]) == {"mlp_accuracy", "cnn_accuracy"}
-    mlp, cnn = result["more"]["mlp_accuracy"], result["more"]["cnn_accuracy"]
+    mlp, cnn = (result["models"][name]["accuracy"] for name in ("mlp", "cnn"))
     assert result["accuracy"] == pytest.approx((3 * mlp + 2 * cnn) / 5)  # clients 0, 2, 4 and 1, 3
     assert result["server"]["accuracy"] == pytest.approx((mlp + cnn) / 2)
     run = catchment.Run(tmp_path / "run")

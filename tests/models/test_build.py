@@ -73,8 +73,18 @@ def test_names_may_have_spaces():
 
 
 def test_every_listed_name_can_be_built():
-    filled = [name.replace("(a,b,c)", "(1,1,1)").replace("(h)", "(4)").replace("(c)", "(4)") for name in models.MODELS]
-    assert {"resnet8", "resnet(1,1,1)", "half(1,1,1)", "mlp(4)", "cnn(4)"} <= set(filled)
+    members = {
+        "(a,b,c)": "(1,1,1)",
+        "(a,b,n)": "(1,1,1)",
+        "(h)": "(4)",
+        "(c)": "(4)",
+        "(w)": "(1.0)",
+        "(w,b)": "(8,1)",
+        "(model)": "(cnn)",
+    }
+    filled = [next((name.replace(form, own) for form, own in members.items() if form in name), name)
+              for name in models.MODELS]  # fmt: skip
+    assert {"resnet8", "resnet(1,1,1)", "half(1,1,1)", "mlp(4)", "cnn(4)", "basic(8,1)", "kgf(cnn)"} <= set(filled)
     for name in filled:
         assert isinstance(models.build(name, (16, 16, 16), 10, seed=0), nn.Module)
 
@@ -96,7 +106,7 @@ def test_which_names_are_halves():
         ("resnets(1,1,2)", 'did you mean "resnet(a,b,c)"?'),
         ("halves(1,1,2)", 'did you mean "half(a,b,c)"?'),
         ("resnet8_basic(3)", 'did you mean "resnet8_basic"?'),
-        ("zzz", "known: cnn, cnn(c), half(a,b,c), lenet, mlp, mlp(h), resnet(a,b,c), resnet10,"),
+        ("zzz", "known: basic(w,b), cnn, cnn(c), half(a,b,c), lenet, lenet(a,b,n), mlp, mlp(h), mobilenetv2(w),"),
     ],
 )
 def test_unknown_names(name, hint):

@@ -1,6 +1,7 @@
 """The HTML page: complete, escaped, of one file, and honest about runs that are not finished."""
 
 import ast
+import base64
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -251,3 +252,56 @@ def test_who_lied_and_who_was_flagged(make_run, page, parts):
 @pytest.mark.usefixtures("without_figures")
 def test_honest_runs_have_no_such_section(make_run, page):
     assert "Attacks and flags" not in page(make_run(result={"attack": None})).text
+
+
+DOT = (  # a PNG file of one pixel
+    b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\x00\x00\x00\x01\x00\x00\x00\x01\x08\x00\x00\x00\x00:~\x9bU"
+    b"\x00\x00\x00\nIDATx\x9cc\xf8\x0f\x00\x01\x01\x01\x00\x1b\xb6\xeeV\x00\x00\x00\x00IEND\xaeB`\x82"
+)
+
+
+def with_image(directory, content=DOT):
+    (directory / "images").mkdir()
+    (directory / "images" / "generator.png").write_bytes(content)
+    return directory
+
+
+def test_images_of_a_run_are_in_the_page(make_run, page, without_figures):
+    found = page(with_image(make_run("one")))
+    (source,) = [value for name, value in found.attributes if name == "src"]
+    assert source == f"data:image/png;base64,{base64.b64encode(DOT).decode()}"
+    assert "generator, after the last evaluation" in found.section("Images")
+    assert "img-src data:" in found.source
+    both = page(with_image(make_run("two")), make_run("none"))
+    assert "two: generator" in both.section("Images")
+    assert "\nImages\n" not in page(make_run("bare")).text
+
+
+def test_a_damaged_image_is_named(make_run, page):
+    with pytest.raises(UserError, match=r"images/generator\.png is damaged: it is not a PNG file"):
+        page(with_image(make_run("one"), b"GIF89a"))
+
+
+def test_accuracy_by_the_model_of_the_clients(make_run, page, without_figures):
+    models = {"mlp": {"accuracy": 0.25}, "cnn": {"accuracy": 0.75}}
+    text = page(make_run("one", result={"models": models}), make_run("two")).section("What ran")
+    assert "mlp %" in text
+    assert "25.00" in text
+    assert "75.00" in text
+    assert "Accuracy by the model of the clients" not in page(make_run("three")).text
+
+
+def test_numbers_of_a_method_that_belong_together_are_one_figure(make_run, page, parts):
+    rounds = [parts.round(n, accuracy=0.5) for n in (1, 2, 3)]
+    for number, record in enumerate(rounds, start=1):
+        record["more"] = {
+            "norm_a": 0.001 * number,
+            "norm_b": 1.0 * number,
+            "alone_c": 3.0,
+            "plain": 1.0,
+            "norm_c": "no",
+        }
+    text = page(make_run(rounds=rounds)).text
+    assert "Norm per round" in text
+    assert "norm (logarithmic)" in text
+    assert "Alone per round" not in text

@@ -157,7 +157,7 @@ def test_bytes_until_an_accuracy_is_reached(make_run, parts):
     rounds = [parts.round(1, accuracy=0.25), parts.round(2), parts.round(3, accuracy=0.5), parts.round(4, accuracy=0.4)]
     rounds[2]["clients"]["accuracy"]["mean"] = 0.45  # the clients' mean counts where there is one
     run = RunFiles.read(make_run("reaching", rounds=rounds, planned=4))
-    assert run.curve == [(900, 0.25), (2700, 0.45), (3600, 0.4)]
+    assert run.curve == [(900, 0.25, 600), (2700, 0.45, 1800), (3600, 0.4, 2400)]
     assert [run.bytes_to_reach(x) for x in (0.1, 0.25, 0.26, 0.45, 0.46)] == [900, 900, 2700, 2700, None]
 
 

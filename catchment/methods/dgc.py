@@ -1,0 +1,121 @@
+"""DGC: Lin et al., Deep Gradient Compression: Reducing the Communication Bandwidth for Distributed Training, ICLR 2018.
+
+FedAvg in which a client sends the largest few numbers of what it changed. The others wait on the client and grow, with
+momentum, until they are large enough; in its first turns a client sends more of them.
+
+Departures: the paper compresses the gradient of every step, this the change of every round: what is written u and v
+there is summed over rounds, and so is the warm-up counted, by client. The clipping is of the change, over all
+parameters, to `clip` / sqrt(clients of the round). Buffers, and tensors too small to gain from it, go whole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from catchment.client import Client, ClientState
+from catchment.errors import ExperimentError, at_least
+from catchment.fleet import Fleet
+from catchment.message import Payload
+from catchment.method import Method, Metrics, on_client
+from catchment.server import Server
+from catchment.training import Weights, fit
+from catchment.weights import (
+    GlobalState,
+    LocalParameters,
+    buffers_of,
+    evaluate_global,
+    mean_parameters,
+    parameters_of,
+)
+from catchment.world import World
+
+
+@dataclass(frozen=True)
+class ClippedTask(Payload):
+    """The global model, down, and what a change may measure."""
+
+    weights: dict[str, Tensor]
+    norm: float | None = None
+
+
+@dataclass(frozen=True)
+class DGC(Method[GlobalState]):
+    """Deep gradient compression of what clients changed."""
+
+    aggregates: ClassVar[bool] = True
+    client_epochs: int = 1
+    share: float = 1 / 32  # of the numbers of a tensor that are sent
+    momentum: float = 0.9
+    warmup: int = 4  # turns of a client in which it sends more: share^(turn / (warmup + 1))
+    clip: float | None = None  # largest norm of a change, before it is divided by sqrt(clients of the round)
+
+    def __post_init__(self) -> None:
+        at_least("client_epochs", self.client_epochs, 1)
+        at_least("warmup", self.warmup, 0)
+        if not 0 < self.share <= 1 or not 0 <= self.momentum < 1:
+            raise ExperimentError(
+                f"share is {self.share} and momentum {self.momentum}; a share above 0 up to 1 and a momentum from 0 to "
+                "below 1 are expected"
+            )
+        if self.clip is not None and not self.clip > 0:
+            raise ExperimentError(f"clip is {self.clip}; a norm above 0 is expected")
+
+    @property
+    def codecs(self) -> tuple[str, ...]:
+        """u = m u + change, v += u; the largest of v are sent, and both are 0 there."""
+        return (f"up:weights/*=update+momentum({self.momentum})+topk({self.share},{self.warmup})",)
+
+    def check(self, world: World) -> None:
+        """Weights can be averaged only if all clients have one architecture."""
+        world.one_architecture("dgc")
+
+    def init(self, server: Server) -> GlobalState:
+        """The first weights of the clients' model."""
+        return GlobalState(server.world.client_architecture(0).probe.initial)
+
+    def round(self, server: Server, state: GlobalState, fleet: Fleet) -> None:
+        """Send the model to the cohort, average what comes back."""
+        cohort = fleet.cohort()
+        norm = None if self.clip is None else self.clip / max(len(cohort), 1) ** 0.5
+        replies = fleet.ask(self.local_training, dict.fromkeys(cohort, ClippedTask(state.weights, norm)), in_order=True)
+        state.weights = mean_parameters(server, fleet, replies, state.weights) or state.weights
+
+    @on_client
+    def local_training(self, client: Client, request: ClippedTask) -> LocalParameters:
+        """Some epochs of cross-entropy from the global weights; the change is clipped."""
+        model = client.model(request.weights)
+        loss = fit(
+            client.optimizer(model),
+            client.batches(epochs=self.client_epochs),
+            lambda batch: F.cross_entropy(model(batch.images), batch.labels),
+        )
+        weights = parameters_of(model)
+        if request.norm is not None:
+            weights = clipped(weights, request.weights, request.norm)
+        return LocalParameters(weights, buffers_of(model), len(client.train), loss)
+
+    def evaluate(self, server: Server, state: GlobalState, fleet: Fleet) -> Metrics:
+        """The global model, which is every client's too."""
+        return evaluate_global(server, fleet, state.weights)
+
+    def client_model(self, server: Server, state: GlobalState, client: int, kept: ClientState) -> nn.Module:
+        """The global model."""
+        return self.server_model(server, state)
+
+    def server_model(self, server: Server, state: GlobalState) -> nn.Module:
+        """The global model."""
+        return server.client_model(0, state.weights)
+
+
+def clipped(weights: Weights, start: Weights, norm: float) -> Weights:
+    """The weights, or a point on the way to them from `start`, no farther from there than `norm`."""
+    changes = {name: weight.cpu() - start[name] for name, weight in weights.items()}
+    size = float(torch.stack([change.double().square().sum() for change in changes.values()]).sum().sqrt())
+    if size <= norm:
+        return weights
+    return {name: start[name] + norm / size * change for name, change in changes.items()}

@@ -1,0 +1,137 @@
+"""FedCOM and FedCOMGATE: Haddadpour et al., Federated Learning with Compression, AISTATS 2021.
+
+Clients send what they changed in 8 bits a number; the server goes a step towards the mean. With `tracking`, a client
+corrects its gradients by the difference between its own change and that of all, so that clients with unlike data do not
+run apart (FedCOMGATE).
+
+Departures: the quantiser rounds to the nearest of 256 levels, with a range for each kernel; the paper takes any
+unbiased one. The mean is by number of samples. The mean change reaches a client as the difference of the global models
+it is sent, which costs nothing; of a client that was left out of some rounds it is their mean. Buffers go whole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from catchment.client import Client, ClientState
+from catchment.data import Batch
+from catchment.errors import ExperimentError, at_least
+from catchment.fleet import Fleet
+from catchment.method import Method, Metrics, on_client
+from catchment.server import Server
+from catchment.training import Weights, fit
+from catchment.weights import (
+    GlobalModel,
+    GlobalState,
+    LocalParameters,
+    buffers_of,
+    evaluate_global,
+    mean_parameters,
+    parameters_of,
+)
+from catchment.world import World
+
+
+@dataclass(frozen=True)
+class FedCOM(Method[GlobalState]):
+    """Quantised changes, with or without local gradient tracking."""
+
+    aggregates: ClassVar[bool] = True
+    persistent: ClassVar[tuple[str, ...]] = ("correction", "received", "round")
+    client_epochs: int = 1
+    server_rate: float = 1.0  # gamma
+    tracking: bool = False
+
+    def __post_init__(self) -> None:
+        at_least("client_epochs", self.client_epochs, 1)
+        if not self.server_rate > 0:
+            raise ExperimentError(f"server_rate is {self.server_rate}; a number above 0 is expected")
+
+    @property
+    def codecs(self) -> tuple[str, ...]:
+        """Changes in 8 bits a number."""
+        return ("up:weights/*=update+int8(0)",)
+
+    def check(self, world: World) -> None:
+        """One architecture; and tracking divides a change by rate times steps, which is its gradient in plain SGD."""
+        world.one_architecture("fedcom")
+        own = world.client_optimizer
+        if self.tracking and (own.name != "sgd" or own.momentum):
+            raise ExperimentError(
+                f'tracking takes changes of plain SGD for gradients; [optimizer.client] is "{own.name}"'
+                f'{f" with momentum {own.momentum:g}" if own.momentum else ""}: set name = "sgd" without momentum'
+            )
+
+    def init(self, server: Server) -> GlobalState:
+        """The first weights of the clients' model."""
+        return GlobalState(server.world.client_architecture(0).probe.initial)
+
+    def round(self, server: Server, state: GlobalState, fleet: Fleet) -> None:
+        """Send the model to the cohort, go towards the mean of what comes back."""
+        bodies = dict.fromkeys(fleet.cohort(), GlobalModel(state.weights))
+        replies = fleet.ask(self.local_training, bodies, in_order=True)
+        mean = mean_parameters(server, fleet, replies, state.weights)
+        if mean is not None:
+            w = parameters_of(server.client_model(0, state.weights))
+            state.weights = {
+                name: state.weights[name] + self.server_rate * (new - state.weights[name]) if name in w else new
+                for name, new in mean.items()
+            }
+
+    @on_client
+    def local_training(self, client: Client, request: GlobalModel) -> LocalParameters:
+        """Some epochs of steps along g - delta_k."""
+        model = client.model(request.weights)
+        delta = self.correction(client, request.weights) if self.tracking else {}
+        own = {name: tensor.to(client.world.device) for name, tensor in delta.items()}
+
+        def corrected(batch: Batch) -> Tensor:
+            loss = F.cross_entropy(model(batch.images), batch.labels)
+            tracked = [(own[name] * w).sum() for name, w in model.named_parameters() if name in own]
+            return loss - torch.stack(tracked).sum() if tracked else loss  # its gradient is g - delta_k
+
+        loss = fit(client.optimizer(model), client.batches(epochs=self.client_epochs), corrected)
+        weights = parameters_of(model)
+        if self.tracking:
+            scale = self.scale(client)
+            client.state = {
+                "correction": {
+                    name: (request.weights[name] - w.cpu()) / scale + delta.get(name, 0.0)
+                    for name, w in weights.items()
+                },
+                "received": {name: request.weights[name] for name in weights},
+                "round": {"round": torch.tensor(client.round)},
+            }
+        return LocalParameters(weights, buffers_of(model), len(client.train), loss)
+
+    def correction(self, client: Client, weights: Weights) -> Weights:
+        """delta_k += (own change - mean change) / (eta tau); `state` holds delta_k with the own change in it."""
+        if not client.state:
+            return {}
+        rounds = client.round - int(client.state["round"]["round"])
+        scale = self.server_rate * rounds * self.scale(client)
+        received = client.state["received"]
+        return {
+            name: own - (received[name] - weights[name]) / scale for name, own in client.state["correction"].items()
+        }
+
+    def scale(self, client: Client) -> float:
+        """eta tau: a change over it is a mean gradient."""
+        return client.world.client_optimizer.lr * max(client.batches_per_epoch, 1) * self.client_epochs
+
+    def evaluate(self, server: Server, state: GlobalState, fleet: Fleet) -> Metrics:
+        """The global model, which is every client's too."""
+        return evaluate_global(server, fleet, state.weights)
+
+    def client_model(self, server: Server, state: GlobalState, client: int, kept: ClientState) -> nn.Module:
+        """The global model."""
+        return self.server_model(server, state)
+
+    def server_model(self, server: Server, state: GlobalState) -> nn.Module:
+        """The global model."""
+        return server.client_model(0, state.weights)

@@ -1,0 +1,191 @@
+"""FedPM: Isik et al., Sparse Random Networks for Communication-Efficient Federated Learning, ICLR 2023.
+
+The weights are random and stay so; what is learned is which of them to keep. A client trains a probability for each
+weight and sends one draw of the mask, a bit a weight or less; the server takes the share of clients that kept a weight
+for its new probability.
+
+Departures: the paper's networks have no batch normalisation. Here convolutions and linear layers are masked, all other
+parameters stay at their first values, and running statistics travel and are averaged. Weights are plus or minus the
+deviation of the model's own first weights, in place of that of the paper's initialisation. The headline is of one fixed
+draw of the mask. `reset_every` counts rounds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from catchment.averaging import WeightedMean
+from catchment.client import Client, ClientState
+from catchment.data import Batch
+from catchment.errors import ExperimentError, ModelError, at_least
+from catchment.fleet import Fleet, Reply
+from catchment.message import Payload
+from catchment.method import Method, Metrics, on_client
+from catchment.randomness import torch_generator
+from catchment.server import Server
+from catchment.training import Weights, fit
+from catchment.weights import buffers_of, evaluate_global, miscount, misfit, parameters_of
+from catchment.world import Architecture, World
+
+
+@dataclass(frozen=True)
+class Probabilities(Payload):
+    """Of keeping each weight, down."""
+
+    theta: dict[str, Tensor]
+    buffers: dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Masks(Payload):
+    """One draw from a client's probabilities, up."""
+
+    masks: dict[str, Tensor]  # bool
+    buffers: dict[str, Tensor]
+    samples: int
+    loss: float
+
+
+@dataclass
+class State:
+    """What the server remembers."""
+
+    theta: Weights
+    buffers: Weights
+    kept: Weights = field(default_factory=dict)  # how many clients kept each weight, since the last reset
+    heard: int = 0  # how many clients there were
+
+
+@dataclass(frozen=True)
+class FedPM(Method[State]):
+    """Masks over frozen random weights."""
+
+    client_epochs: int = 1
+    clamp: float = 0.01  # probabilities stay as far from 0 and 1
+    reset_every: int = 1  # rounds of which the server counts masks together
+
+    def __post_init__(self) -> None:
+        at_least("client_epochs", self.client_epochs, 1)
+        at_least("reset_every", self.reset_every, 1)
+        if not 0 < self.clamp < 0.5:
+            raise ExperimentError(f"clamp is {self.clamp}; a number between 0 and 0.5 is expected")
+
+    @property
+    def codecs(self) -> tuple[str, ...]:
+        """Masks as gaps between the rarer of their bits."""
+        return ("up:masks/*=golomb",)
+
+    def check(self, world: World) -> None:
+        """One architecture, with something to mask."""
+        if not masked(world.one_architecture("fedpm")):
+            raise ModelError("fedpm masks convolutions and linear layers, and the clients' model has none")
+
+    def init(self, server: Server) -> State:
+        """Probabilities between 0 and 1, at random."""
+        architecture = server.world.client_architecture(0)
+        theta = {
+            name: torch.rand(architecture.probe.initial[name].shape, generator=_generator(server.world, "theta", name))
+            for name in masked(architecture)
+        }
+        return State(theta, {name: b.cpu() for name, b in buffers_of(architecture.build()).items()})
+
+    def round(self, server: Server, state: State, fleet: Fleet) -> None:
+        """Send probabilities to the cohort, count what is kept in the masks that come back."""
+        if (server.round - 1) % self.reset_every == 0:
+            state.kept, state.heard = {}, 0
+        bodies = dict.fromkeys(fleet.cohort(), Probabilities(state.theta, state.buffers))
+        buffers = WeightedMean()
+        for reply in fleet.ask(self.local_training, bodies, in_order=True):
+            if reason := self.reason(state, reply):
+                fleet.refuse(reply, reason)
+                continue
+            state.kept = {n: state.kept.get(n, 0.0) + mask.float() for n, mask in reply.body.masks.items()}
+            state.heard += 1
+            buffers.add(reply.body.buffers, reply.body.samples)
+        if buffers.weight:
+            state.buffers = buffers.value()
+            # The mode of Beta(1 + kept, 1 + heard - kept), which starts from Beta(1, 1) at each reset.
+            state.theta = {name: kept / state.heard for name, kept in state.kept.items()}
+
+    def reason(self, state: State, reply: Reply[Masks]) -> str:
+        """Why masks cannot be used; nothing if they can."""
+        body = reply.body
+        expected = {name: torch.empty_like(theta, dtype=torch.bool) for name, theta in state.theta.items()}
+        return misfit(body.masks, expected) or misfit(body.buffers, state.buffers) or miscount(body.samples)
+
+    @on_client
+    def local_training(self, client: Client, request: Probabilities) -> Masks:
+        """Some epochs on scores s, theta = sigmoid(s); every batch sees another draw of the mask (Algorithm 1)."""
+        architecture, device = client.world.client_architecture(client.id), client.world.device
+        fixed = {name: w.to(device) for name, w in frozen(architecture).items()}
+        s = {name: theta.clamp(self.clamp, 1 - self.clamp).logit() for name, theta in request.theta.items()}
+        model = client.model({**architecture.probe.initial, **request.buffers, **s})  # whose parameters are scores
+        draws = torch_generator(client.seed("draws"))
+
+        def masked_loss(batch: Batch) -> Tensor:
+            weights = {}
+            for name, parameter in model.named_parameters():
+                if name in s:
+                    theta = parameter.sigmoid()
+                    mask = (torch.rand(theta.shape, generator=draws).to(device) < theta).to(theta.dtype)
+                    weights[name] = fixed[name] * (theta + (mask - theta).detach())  # straight through
+                else:
+                    weights[name] = fixed[name]
+            return F.cross_entropy(functional_call(model, weights, (batch.images,)), batch.labels)
+
+        loss = fit(client.optimizer(model), client.batches(epochs=self.client_epochs), masked_loss)
+        trained = {name: w.cpu().sigmoid() for name, w in parameters_of(model).items() if name in s}
+        masks = {
+            name: torch.rand(theta.shape, generator=draws) < theta.clamp(self.clamp, 1 - self.clamp)
+            for name, theta in trained.items()
+        }
+        return Masks(masks, buffers_of(model), len(client.train), loss)
+
+    def global_weights(self, server: Server, state: State) -> Weights:
+        """The frozen weights under one draw of the mask, the same in every round."""
+        architecture = server.world.client_architecture(0)
+        weights = {**architecture.probe.initial, **frozen(architecture), **state.buffers}
+        for name, theta in state.theta.items():
+            drawn = torch.rand(theta.shape, generator=_generator(server.world, "mask", name)) < theta
+            weights[name] = weights[name].cpu() * drawn
+        return weights
+
+    def evaluate(self, server: Server, state: State, fleet: Fleet) -> Metrics:
+        """The global model, which is every client's too."""
+        return evaluate_global(server, fleet, self.global_weights(server, state))
+
+    def client_model(self, server: Server, state: State, client: int, kept: ClientState) -> nn.Module:
+        """The global model."""
+        return self.server_model(server, state)
+
+    def server_model(self, server: Server, state: State) -> nn.Module:
+        """The global model."""
+        return server.client_model(0, self.global_weights(server, state))
+
+
+def masked(architecture: Architecture) -> list[str]:
+    """The parameters that have a mask."""
+    return [name for name, w in parameters_of(architecture.build()).items() if w.dim() >= 2]
+
+
+def frozen(architecture: Architecture) -> Weights:
+    """The parameters: those with a mask as signs times their deviation, the others at their first values.
+
+    The deviation is computed in NumPy, whose order of summing does not depend on the number of threads.
+    """
+    weights = {}
+    for name, w in parameters_of(architecture.build()).items():
+        first = w.cpu().contiguous()
+        deviation = float(np.sqrt(np.square(first.double().numpy()).mean()))
+        weights[name] = first.sign() * deviation if w.dim() >= 2 else first
+    return weights
+
+
+def _generator(world: World, purpose: str, name: str) -> torch.Generator:
+    return torch_generator(world.seed, "fedpm", purpose, name)
