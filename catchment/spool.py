@@ -22,7 +22,7 @@ from torch import Tensor
 from catchment.errors import ProtocolError, RunError
 from catchment.process import return_freed_memory
 
-PASSING = 64 * 2**20  # bytes of uploads after which the memory that they took is given back
+PASSING = 192 * 2**20  # bytes of uploads after which their memory is given back; fetching it anew has a price
 RESIDENT = 256 * 2**20  # bytes of a file up to which all of it may become memory of this process by being read
 
 
