@@ -2,19 +2,27 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/installed
+DEMO := .venv/installed-for-demo
 
 .PHONY: setup demo test slow check format bench clean
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt
+.venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Python 3.11 or newer is needed; found $$($(PYTHON) --version). Use: make PYTHON=python3.12 ..."; exit 1; }
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[server,hub,dev]'
-	touch $(STAMP)
+	$(PYTHON) -m venv .venv
 
-demo: setup
+$(STAMP): pyproject.toml constraints.txt | .venv/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[server,hub,dev]'
+	touch $(DEMO) $(STAMP)
+
+# The demo runs in one process: it needs neither Flower nor tools.
+$(DEMO): pyproject.toml constraints.txt | .venv/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[research]'
+	touch $(DEMO)
+
+demo: $(DEMO)
 	@rm -rf runs/demo
 	@$(BIN)/catchment run experiments/demo/standalone.toml --out runs/demo/standalone
 	@$(BIN)/catchment run experiments/demo/fedgkt.toml --out runs/demo/fedgkt

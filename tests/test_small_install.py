@@ -106,10 +106,10 @@ def test_a_device_trains_without_what_servers_and_reports_need(found: dict) -> N
 @pytest.mark.parametrize(
     ("what", "sentence"),
     [
-        ("digits", "data set \"digits\" needs the package scikit-learn: pip install 'catchment[server]'"),
-        ("parquet", "reading Parquet files needs the package pyarrow: pip install 'catchment[server]'"),
+        ("digits", "data set \"digits\" needs the package scikit-learn: pip install 'catchment[research]'"),
+        ("parquet", "reading Parquet files needs the package pyarrow: pip install 'catchment[research]'"),
         ("zstd", "codec zstd needs the package pyarrow: pip install 'catchment[zstd]'"),
-        ("report", "a report needs the package matplotlib: pip install 'catchment[server]'"),
+        ("report", "a report needs the package matplotlib: pip install 'catchment[research]'"),
         ("keys", "making keys needs the package cryptography: pip install 'catchment[server]'"),
     ],
 )

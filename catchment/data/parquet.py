@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from catchment.errors import DataError, needs
 
-with needs("reading Parquet files", "server"):
+with needs("reading Parquet files", "research"):
     import pyarrow as pa
     import pyarrow.parquet as pq
     from PIL import Image

@@ -113,7 +113,7 @@ def _drawn(part: str, available: int, limit: int | None, seed: int) -> NDArray[n
 
 def _digits() -> Dataset:
     """The 8 x 8 digits of scikit-learn; which 300 of the 1,797 are for testing never changes."""
-    with needs('data set "digits"', "server"):
+    with needs('data set "digits"', "research"):
         from sklearn.datasets import load_digits
 
     digits = load_digits()

@@ -20,7 +20,7 @@ from catchment.errors import needs
 from catchment.report.reading import TROUBLES, Record, RunFiles, labels
 from catchment.report.showing import BYTES, SECONDS, fitting, printable, shortened
 
-with needs("a report", "server"):
+with needs("a report", "research"):
     from matplotlib import style
     from matplotlib.axes import Axes
     from matplotlib.backends.backend_svg import FigureCanvasSVG
