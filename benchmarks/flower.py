@@ -12,15 +12,20 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 
 from catchment import Experiment, run
+from catchment.data import load
+from catchment.flower.federation import free_port
 from catchment.flower.keys import make_keys
 
 HERE = Path(__file__).parent
@@ -37,6 +42,7 @@ PROCESSES = {
     "catchment": "client",
     "flower-supernode": "SuperNode",
     "flwr-clientapp": "client",
+    "catchment join": "join",
 }
 
 
@@ -98,23 +104,54 @@ def traffic(settings: dict[str, Any], megabytes: int) -> dict[str, Any]:
 
 
 def device() -> dict[str, Any]:
-    """Memory of a client process with ResNet-8 on CIFAR-10 images, at rest and in training."""
-    with tempfile.TemporaryDirectory() as folder:
-        experiment = Experiment.from_dict(
-            {
-                "engine": "flower",
-                "rounds": 2,
-                "data": {"name": "cifar10", "clients": 1, "train": 1000, "test": 100},
-                "models": {"client": "resnet8", "server": "half(1,1,1)"},
-                "method": {"name": "fedgkt"},
-                "optimizer": {"client": {"batch_size": 64}},
-            }
-        )
-        with Memory() as memory:
-            log = Path(folder) / "run" / "flower" / "client-0.log"
-            memory.when = lambda: log.exists() and "is connected" in log.read_text()
-            run(experiment, Path(folder) / "run")
-    return {"model": "resnet8", "batch": 64, "rest_MB": memory.then["client"], "training_MB": memory.peaks["client"]}
+    """Memory of a client process with ResNet-8 on 500 CIFAR-10 images of its own, at rest and in training."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        images = load("cifar10", None, train=IMAGES, test=100, seed=0)
+        for place, part, samples in (("device", "train", images.train), ("device", "test", images.test)):
+            (folder / place).mkdir(exist_ok=True)
+            pixels = samples.images[samples.index].permute(0, 2, 3, 1).numpy()
+            np.savez(folder / place / f"{part}.npz", images=pixels, labels=samples.targets.numpy())
+        (folder / "server").mkdir()
+        (folder / "server" / "test.npz").write_bytes((folder / "device" / "test.npz").read_bytes())
+        (folder / "x.toml").write_text(OWN)
+        port = str(free_port())
+        start = [sys.executable, "-m", "catchment"]
+        server = subprocess.Popen(
+            [*start, "server", "x.toml", "--insecure", "--host", "127.0.0.1", "--port", port, "--out", "run"],
+            cwd=folder, stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+        with (folder / "log").open("wb") as log, Memory() as memory:
+            memory.when = lambda: "is connected" in (folder / "log").read_text()
+            join = ["join", f"127.0.0.1:{port}", "--client-id", "0", "--data", "device", "--insecure", "--once"]
+            client = subprocess.Popen([*start, *join], cwd=folder, stdout=log, stderr=subprocess.STDOUT)
+            if server.wait() != 0:
+                raise SystemExit((folder / "log").read_text())
+            client.wait()
+    return {
+        "model": "resnet8",
+        "batch": 64,
+        "images": IMAGES,
+        "rest_MB": memory.then["join"],
+        "training_MB": memory.peaks["join"],
+    }
+
+
+IMAGES = 500
+OWN = """
+rounds = 2
+[data]
+name = "./server"
+clients = 1
+partition = { name = "own" }
+[models]
+client = "resnet8"
+server = "half(1,1,1)"
+[method]
+name = "fedgkt"
+[optimizer.client]
+batch_size = 64
+"""
 
 
 class Memory:
@@ -139,7 +176,7 @@ class Memory:
             now: dict[str, int] = {}
             for child in me.children(recursive=True):
                 try:
-                    words = " ".join(child.cmdline()[:3])
+                    words = " ".join(child.cmdline()[:4])
                     size = child.memory_info().rss // 1_000_000
                 except psutil.Error:
                     continue

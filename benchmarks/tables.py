@@ -648,7 +648,13 @@ def flower(measured: Record) -> str:
     device = measured["device"]
     memory = markdown(
         ["a client process on a device", "at rest, MB", "in training, MB"],
-        [[f"{device['model']}, batches of {device['batch']}", f"{device['rest_MB']}", f"{device['training_MB']}"]],
+        [
+            [
+                f"{device['model']}, {device['images']} images of its own, batches of {device['batch']}",
+                f"{device['rest_MB']}",
+                f"{device['training_MB']}",
+            ]
+        ],
     )
     return f"{markdown(head, rows)}\n\n{memory}"
 

@@ -24,6 +24,7 @@ from flwr.supernode.fleet_http_connection import http_request_response
 from catchment.device import RealDevice
 from catchment.errors import UserError
 from catchment.flower.apps import reply_to
+from catchment.process import return_freed_memory
 from catchment.transports.base import pause
 
 
@@ -75,6 +76,8 @@ def _serve(connection: Any, device: RealDevice, once: bool, tell: Callable[[str]
                 push_objects(objects, partial(push_object, run, session), object_ids_to_push=wanted)
         except RunNotRunningException:
             continue  # it ended while this was on its way
+        del message, reply, objects, received
+        return_freed_memory()  # a device may need it for something else until the next message
         answered = time.monotonic()
         tell(f"{kind} answered in {answered - began:.2f} s")
         if kind == "bye" and once:
