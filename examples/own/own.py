@@ -28,7 +28,7 @@ class HalfSteps(Method):
 
     def round(self, server, state, fleet):
         bodies = dict.fromkeys(fleet.cohort(), GlobalModel(state.weights))
-        mean = mean_weights(fleet.ask(self.train, bodies, in_order=True), state.weights)
+        mean = mean_weights(server, fleet.ask(self.train, bodies, in_order=True), state.weights)
         state.weights = {name: w + self.step * (mean[name] - w) for name, w in state.weights.items()}
 
     @on_client

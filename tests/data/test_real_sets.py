@@ -53,7 +53,7 @@ def test_table_6_fits_the_real_cifar10() -> None:
 
 def test_digits_as_a_folder(tmp_path: Path) -> None:
     need("digits")
-    with pytest.raises(DataError, match=r"neither test.parquet nor validation.parquet"):
+    with pytest.raises(DataError, match=r"no test or validation split"):
         load(str(ROOT / "digits"), None, train=None, test=None, seed=0)
     for split in ("train", "test"):
         (tmp_path / f"{split}.parquet").symlink_to(ROOT / "digits" / "train.parquet")
