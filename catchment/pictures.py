@@ -6,10 +6,10 @@ import io
 from math import ceil, sqrt
 
 import torch
-from PIL import Image
 from torch import Tensor
 
 from catchment.data import Normalisation
+from catchment.errors import needs
 
 GAP = 2  # pixels between two images
 LEAST = 56  # pixels of an image's side; smaller ones are enlarged
@@ -17,6 +17,8 @@ LEAST = 56  # pixels of an image's side; smaller ones are enlarged
 
 def sheet(images: Tensor, normalise: Normalisation) -> bytes:
     """A PNG file of normalised images `[N, C, H, W]`, grey or in colour, side by side in a square."""
+    with needs("a picture of what a method shows", "research"):
+        from PIL import Image  # devices have no use for it
     mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (normalise.mean, normalise.std))
     pixels = ((images.detach().cpu() * std + mean).clamp(0, 1) * 255).round().byte()
     times = max(1, LEAST // min(images.shape[2:]))

@@ -19,6 +19,7 @@ ABSENT = ["flwr", "cryptography", "pyarrow", "PIL", "sklearn", "scipy", "matplot
 SCRIPT = """
 import importlib, json, pkgutil, sys
 from pathlib import Path
+import torch
 
 class Without:  # a finder that does not see some packages
     def __init__(self, finder):
@@ -38,7 +39,7 @@ import catchment
 from catchment import cli, data
 from catchment.codecs import Wire
 from catchment.errors import UserError
-from catchment.experiment import METHODS
+from catchment.pictures import sheet
 
 for package in ("methods", "models", "data", "codecs", "transports"):
     for module in pkgutil.iter_modules(importlib.import_module(f"catchment.{package}").__path__):
@@ -68,6 +69,7 @@ found["digits"] = said(lambda: data.load("digits", None, train=None, test=None, 
 found["parquet"] = said(lambda: data.load(str(folder / "parquet"), None, train=None, test=None, seed=0))
 found["zstd"] = said(lambda: Wire.parse(["features=int8+zstd"]))
 found["report"] = said(lambda: command("report", str(folder / "run")))
+found["picture"] = said(lambda: sheet(torch.zeros(1, 1, 8, 8), experiment.build_world().normalise))
 found["keys"] = said(lambda: command("keys", str(folder / "keys"), "--clients", "1"))
 found["loaded"] = sorted(set(ABSENT) & {name.partition(".")[0] for name in sys.modules})
 print("FOUND", json.dumps(found))
@@ -110,6 +112,7 @@ def test_a_device_trains_without_what_servers_and_reports_need(found: dict) -> N
         ("parquet", "reading Parquet files needs the package pyarrow: pip install 'catchment[research]'"),
         ("zstd", "codec zstd needs the package pyarrow: pip install 'catchment[zstd]'"),
         ("report", "a report needs the package matplotlib: pip install 'catchment[research]'"),
+        ("picture", "a picture of what a method shows needs the package pillow: pip install 'catchment[research]'"),
         ("keys", "making keys needs the package cryptography: pip install 'catchment[server]'"),
     ],
 )
@@ -120,7 +123,9 @@ def test_a_missing_package_is_one_sentence_with_its_extra(found: dict, what: str
 def test_every_extra_that_is_named_is_there() -> None:
     root = Path(catchment.__file__).parents[1]
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert {"device", "server", "zstd", "hub", "dev"} == project["optional-dependencies"].keys()
+    extras = project["optional-dependencies"]
+    assert {"device", "research", "server", "zstd", "hub", "dev"} == extras.keys()
     heavy = ("flwr", "pyarrow", "pillow", "scikit-learn", "matplotlib")
     assert not [need for need in project["dependencies"] if need.startswith(heavy)]
-    assert all(any(need.startswith(name) for need in project["optional-dependencies"]["server"]) for name in heavy)
+    assert extras["server"] == ["catchment[device,research]"]
+    assert all(any(need.startswith(name) for need in extras["device"] + extras["research"]) for name in heavy)
