@@ -13,7 +13,7 @@ pytest.importorskip("flwr")
 
 QUICK = ("fedavg", "fedgkt")
 UNORDERED = [name for name in METHODS if "asynchronous" in name or name == "transfer"]  # who is faster decides
-OVER_FLOWER = {"engine": "flower", "data": {"clients": 3}}
+CLIENTS = {"fedgkt, poisoned": 4}  # where one of them is named; otherwise 3
 
 
 def outcome(name, out, **settings):
@@ -34,8 +34,9 @@ def outcome(name, out, **settings):
 )
 def test_flower_changes_nothing(name, tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # for the server routine, as here
-    here = outcome(name, tmp_path / "here", data={"clients": 3})
-    there = outcome(name, tmp_path / "there", **OVER_FLOWER)
+    data = {"clients": CLIENTS.get(name, 3)}
+    here = outcome(name, tmp_path / "here", data=data)
+    there = outcome(name, tmp_path / "there", data=data, engine="flower")
     if name in UNORDERED:
         assert len(there[1]) == len(here[1])
         assert there[0]["lost"] == there[0]["failed"] == 0
