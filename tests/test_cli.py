@@ -252,7 +252,7 @@ def test_control_c_leaves_a_run_that_can_be_resumed(tmp_path):
     )  # fmt: skip
     wait_for_rounds(tmp_path / "out" / "rounds.jsonl", 2)
     process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate(timeout=30)
+    _, stderr = process.communicate(timeout=120)
     assert process.returncode == 130
     assert stderr == "stopped; go on with: catchment resume out\n"
     text = (tmp_path / "out" / "experiment.toml").read_text()
