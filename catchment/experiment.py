@@ -161,7 +161,7 @@ class FlowerSettings:
     wait: float = 300.0  # seconds to wait for clients: for all of them before the first round, later for `least`
     least: int = 1  # so many reachable clients make a round
     database: bool | None = (
-        None  # the SuperLink survives its death, for twice its work; None: with keys, or if not local
+        None  # the SuperLink survives its death, and is slower; None: with keys, or if not local
     )
     stock: bool = False  # local clients are Flower's own SuperNodes, with a process for each message
 
