@@ -160,9 +160,7 @@ class FlowerSettings:
     keys: str | None = None  # folder made by `catchment keys`; without it nothing is encrypted and anybody may join
     wait: float = 300.0  # seconds to wait for clients: for all of them before the first round, later for `least`
     least: int = 1  # so many reachable clients make a round
-    database: bool | None = (
-        None  # the SuperLink survives its death, and is slower; None: with keys, or if not local
-    )
+    database: bool | None = None  # the SuperLink survives its death, and is slower; None: with keys, or if not local
     stock: bool = False  # local clients are Flower's own SuperNodes, with a process for each message
 
     def __post_init__(self) -> None:
