@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from torch import Tensor, nn
 
+from catchment.client import ClientState
 from catchment.fleet import Fleet, Reply
 from catchment.message import Payload
-from catchment.method import Metrics
+from catchment.method import Method, Metrics
 from catchment.server import Server
 from catchment.training import Weights
+from catchment.world import World
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,11 @@ class LocalModel(Payload):
     samples: int
     loss: float
 
+    @property
+    def whole(self) -> Weights:
+        """The state dict."""
+        return self.weights
+
 
 @dataclass(frozen=True)
 class LocalParameters(Payload):
@@ -43,6 +51,11 @@ class LocalParameters(Payload):
     samples: int
     loss: float
 
+    @property
+    def whole(self) -> Weights:
+        """The state dict."""
+        return {**self.weights, **self.buffers}
+
 
 @dataclass
 class GlobalState:
@@ -51,12 +64,27 @@ class GlobalState:
     weights: Weights
 
 
-def mean_weights(server: Server, replies: Iterable[Reply[LocalModel]], otherwise: Weights) -> Weights:
-    """The mean of the clients' weights by number of samples; `otherwise` if nobody answered."""
-    mean = server.aggregator.running()
-    for reply in replies:
-        mean.add(reply.body.weights, reply.body.samples)
-    return mean.value() if mean.weight else otherwise
+Kept = TypeVar("Kept", bound=GlobalState)
+
+
+class OneModel(Method[Kept]):
+    """A method in which all have the global model; what it does in a round is its own."""
+
+    def check(self, world: World) -> None:
+        """Weights can be put together only if all clients have one architecture."""
+        world.one_architecture(type(self).__name__.lower())
+
+    def evaluate(self, server: Server, state: Kept, fleet: Fleet) -> Metrics:
+        """The global model on the test set; it is every client's too."""
+        return evaluate_global(server, fleet, state.weights)
+
+    def client_model(self, server: Server, state: Kept, client: int, kept: ClientState) -> nn.Module:
+        """The global model."""
+        return self.server_model(server, state)
+
+    def server_model(self, server: Server, state: Kept) -> nn.Module:
+        """The global model."""
+        return server.client_model(0, state.weights)
 
 
 def parameters_of(model: nn.Module) -> Weights:
@@ -89,19 +117,18 @@ def miscount(samples: int) -> str:
     return f"it says that it has {samples} samples" if samples < 1 else ""
 
 
-def mean_parameters(
-    server: Server, fleet: Fleet, replies: Iterable[Reply[LocalParameters]], weights: Weights
+def mean_model(
+    server: Server, fleet: Fleet, replies: Iterable[Reply[LocalModel] | Reply[LocalParameters]], weights: Weights
 ) -> Weights | None:
     """The mean, by number of samples, of models like `weights`; None if no reply could be used."""
     mean = server.aggregator.running()
     for reply in replies:
-        body = reply.body
-        whole = {**body.weights, **body.buffers}
-        reason = misfit(whole, weights) or miscount(body.samples)
+        whole, samples = reply.body.whole, reply.body.samples
+        reason = misfit(whole, weights) or miscount(samples)
         if reason:
             fleet.refuse(reply, reason)
         else:
-            mean.add({name: whole[name] for name in weights}, body.samples)
+            mean.add({name: whole[name] for name in weights}, samples)
     return mean.value() if mean.weight else None
 
 

@@ -15,24 +15,23 @@ from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from catchment.client import Client, ClientState
+from catchment.client import Client
 from catchment.errors import ExperimentError, at_least
 from catchment.fleet import Fleet
 from catchment.message import Payload
-from catchment.method import Method, Metrics, on_client
+from catchment.method import on_client
 from catchment.server import Server
 from catchment.training import Weights, fit
 from catchment.weights import (
     GlobalState,
     LocalParameters,
+    OneModel,
     buffers_of,
-    evaluate_global,
-    mean_parameters,
+    mean_model,
     parameters_of,
 )
-from catchment.world import World
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ class ClippedTask(Payload):
 
 
 @dataclass(frozen=True)
-class DGC(Method[GlobalState]):
+class DGC(OneModel[GlobalState]):
     """Deep gradient compression of what clients changed."""
 
     aggregates: ClassVar[bool] = True
@@ -70,10 +69,6 @@ class DGC(Method[GlobalState]):
         """u = m u + change, v += u; the largest of v are sent, and both are 0 there."""
         return (f"up:weights/*=update+momentum({self.momentum})+topk({self.share},{self.warmup})",)
 
-    def check(self, world: World) -> None:
-        """Weights can be averaged only if all clients have one architecture."""
-        world.one_architecture("dgc")
-
     def init(self, server: Server) -> GlobalState:
         """The first weights of the clients' model."""
         return GlobalState(server.world.client_architecture(0).probe.initial)
@@ -83,7 +78,7 @@ class DGC(Method[GlobalState]):
         cohort = fleet.cohort()
         norm = None if self.clip is None else self.clip / max(len(cohort), 1) ** 0.5
         replies = fleet.ask(self.local_training, dict.fromkeys(cohort, ClippedTask(state.weights, norm)), in_order=True)
-        state.weights = mean_parameters(server, fleet, replies, state.weights) or state.weights
+        state.weights = mean_model(server, fleet, replies, state.weights) or state.weights
 
     @on_client
     def local_training(self, client: Client, request: ClippedTask) -> LocalParameters:
@@ -98,18 +93,6 @@ class DGC(Method[GlobalState]):
         if request.norm is not None:
             weights = clipped(weights, request.weights, request.norm)
         return LocalParameters(weights, buffers_of(model), len(client.train), loss)
-
-    def evaluate(self, server: Server, state: GlobalState, fleet: Fleet) -> Metrics:
-        """The global model, which is every client's too."""
-        return evaluate_global(server, fleet, state.weights)
-
-    def client_model(self, server: Server, state: GlobalState, client: int, kept: ClientState) -> nn.Module:
-        """The global model."""
-        return self.server_model(server, state)
-
-    def server_model(self, server: Server, state: GlobalState) -> nn.Module:
-        """The global model."""
-        return server.client_model(0, state.weights)
 
 
 def clipped(weights: Weights, start: Weights, norm: float) -> Weights:

@@ -13,20 +13,18 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch.nn.functional as F
-from torch import nn
 
-from catchment.client import Client, ClientState
+from catchment.client import Client
 from catchment.errors import at_least
 from catchment.fleet import Fleet
-from catchment.method import Method, Metrics, on_client
+from catchment.method import on_client
 from catchment.server import Server
 from catchment.training import fit
-from catchment.weights import GlobalModel, GlobalState, LocalModel, evaluate_global, mean_weights
-from catchment.world import World
+from catchment.weights import GlobalModel, GlobalState, LocalModel, OneModel, mean_model
 
 
 @dataclass(frozen=True)
-class FedAvg(Method[GlobalState]):
+class FedAvg(OneModel[GlobalState]):
     """Federated averaging."""
 
     aggregates: ClassVar[bool] = True
@@ -34,10 +32,6 @@ class FedAvg(Method[GlobalState]):
 
     def __post_init__(self) -> None:
         at_least("client_epochs", self.client_epochs, 1)
-
-    def check(self, world: World) -> None:
-        """Weights can be averaged only if all clients have one architecture."""
-        world.one_architecture("fedavg")
 
     def init(self, server: Server) -> GlobalState:
         """The first weights of the clients' model."""
@@ -47,7 +41,7 @@ class FedAvg(Method[GlobalState]):
         """Send the model to the cohort, average what comes back."""
         bodies = dict.fromkeys(fleet.cohort(), GlobalModel(state.weights))
         replies = fleet.ask(self.local_training, bodies, in_order=True)
-        state.weights = mean_weights(server, replies, otherwise=state.weights)
+        state.weights = mean_model(server, fleet, replies, state.weights) or state.weights
 
     @on_client
     def local_training(self, client: Client, request: GlobalModel) -> LocalModel:
@@ -59,15 +53,3 @@ class FedAvg(Method[GlobalState]):
             lambda batch: F.cross_entropy(model(batch.images), batch.labels),
         )
         return LocalModel(model.state_dict(), len(client.train), loss)
-
-    def evaluate(self, server: Server, state: GlobalState, fleet: Fleet) -> Metrics:
-        """The global model, which is every client's too."""
-        return evaluate_global(server, fleet, state.weights)
-
-    def client_model(self, server: Server, state: GlobalState, client: int, kept: ClientState) -> nn.Module:
-        """The global model."""
-        return self.server_model(server, state)
-
-    def server_model(self, server: Server, state: GlobalState) -> nn.Module:
-        """The global model."""
-        return server.client_model(0, state.weights)

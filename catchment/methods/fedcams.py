@@ -14,37 +14,35 @@ from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
-from torch import nn
 
-from catchment.client import Client, ClientState
+from catchment.client import Client
 from catchment.errors import ExperimentError, at_least
 from catchment.fleet import Fleet
-from catchment.method import Method, Metrics, on_client
+from catchment.method import on_client
 from catchment.server import Server
 from catchment.training import Weights, fit
 from catchment.weights import (
     GlobalModel,
+    GlobalState,
     LocalParameters,
+    OneModel,
     buffers_of,
-    evaluate_global,
-    mean_parameters,
+    mean_model,
     parameters_of,
 )
-from catchment.world import World
 
 
 @dataclass
-class State:
-    """What the server remembers."""
+class State(GlobalState):
+    """What the server remembers, besides x."""
 
-    weights: Weights  # x
     m: Weights  # of each parameter
     v: Weights
     v_hat: Weights
 
 
 @dataclass(frozen=True)
-class FedCAMS(Method[State]):
+class FedCAMS(OneModel[State]):
     """Compressed changes, and an adaptive step of the server."""
 
     aggregates: ClassVar[bool] = True
@@ -71,10 +69,6 @@ class FedCAMS(Method[State]):
         """Changes, with the errors made before, as signs or as their largest numbers."""
         return (f"up:weights/*=update+feedback+{'sign' if self.compressor == 'sign' else f'topk({self.share})'}",)
 
-    def check(self, world: World) -> None:
-        """Weights can be averaged only if all clients have one architecture."""
-        world.one_architecture("fedcams")
-
     def init(self, server: Server) -> State:
         """The first weights of the clients' model; nothing is known of gradients."""
         architecture = server.world.client_architecture(0)
@@ -85,7 +79,7 @@ class FedCAMS(Method[State]):
         """Algorithm 2: send the model to the cohort, average what comes back, make a step."""
         bodies = dict.fromkeys(fleet.cohort(), GlobalModel(state.weights))
         replies = fleet.ask(self.local_training, bodies, in_order=True)
-        mean = mean_parameters(server, fleet, replies, state.weights)
+        mean = mean_model(server, fleet, replies, state.weights)
         if mean is not None:
             self.step(state, mean)
 
@@ -112,15 +106,3 @@ class FedCAMS(Method[State]):
             lambda batch: F.cross_entropy(model(batch.images), batch.labels),
         )
         return LocalParameters(parameters_of(model), buffers_of(model), len(client.train), loss)
-
-    def evaluate(self, server: Server, state: State, fleet: Fleet) -> Metrics:
-        """The global model, which is every client's too."""
-        return evaluate_global(server, fleet, state.weights)
-
-    def client_model(self, server: Server, state: State, client: int, kept: ClientState) -> nn.Module:
-        """The global model."""
-        return self.server_model(server, state)
-
-    def server_model(self, server: Server, state: State) -> nn.Module:
-        """The global model."""
-        return server.client_model(0, state.weights)

@@ -16,29 +16,29 @@ from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from catchment.client import Client, ClientState
+from catchment.client import Client
 from catchment.data import Batch
 from catchment.errors import ExperimentError, at_least
 from catchment.fleet import Fleet
-from catchment.method import Method, Metrics, on_client
+from catchment.method import on_client
 from catchment.server import Server
 from catchment.training import Weights, fit
 from catchment.weights import (
     GlobalModel,
     GlobalState,
     LocalParameters,
+    OneModel,
     buffers_of,
-    evaluate_global,
-    mean_parameters,
+    mean_model,
     parameters_of,
 )
 from catchment.world import World
 
 
 @dataclass(frozen=True)
-class FedCOM(Method[GlobalState]):
+class FedCOM(OneModel[GlobalState]):
     """Quantised changes, with or without local gradient tracking."""
 
     aggregates: ClassVar[bool] = True
@@ -59,7 +59,7 @@ class FedCOM(Method[GlobalState]):
 
     def check(self, world: World) -> None:
         """One architecture; and tracking divides a change by rate times steps, which is its gradient in plain SGD."""
-        world.one_architecture("fedcom")
+        super().check(world)
         own = world.client_optimizer
         if self.tracking and (own.name != "sgd" or own.momentum):
             raise ExperimentError(
@@ -75,7 +75,7 @@ class FedCOM(Method[GlobalState]):
         """Send the model to the cohort, go towards the mean of what comes back."""
         bodies = dict.fromkeys(fleet.cohort(), GlobalModel(state.weights))
         replies = fleet.ask(self.local_training, bodies, in_order=True)
-        mean = mean_parameters(server, fleet, replies, state.weights)
+        mean = mean_model(server, fleet, replies, state.weights)
         if mean is not None:
             w = parameters_of(server.client_model(0, state.weights))
             state.weights = {
@@ -123,15 +123,3 @@ class FedCOM(Method[GlobalState]):
     def scale(self, client: Client) -> float:
         """eta tau: a change over it is a mean gradient."""
         return client.world.client_optimizer.lr * max(client.batches_per_epoch, 1) * self.client_epochs
-
-    def evaluate(self, server: Server, state: GlobalState, fleet: Fleet) -> Metrics:
-        """The global model, which is every client's too."""
-        return evaluate_global(server, fleet, state.weights)
-
-    def client_model(self, server: Server, state: GlobalState, client: int, kept: ClientState) -> nn.Module:
-        """The global model."""
-        return self.server_model(server, state)
-
-    def server_model(self, server: Server, state: GlobalState) -> nn.Module:
-        """The global model."""
-        return server.client_model(0, state.weights)

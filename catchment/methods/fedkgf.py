@@ -20,21 +20,21 @@ from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from catchment.client import Client, ClientState
+from catchment.client import Client
 from catchment.data import Batch
 from catchment.errors import ExperimentError, at_least
 from catchment.fleet import Fleet
 from catchment.losses import squared_distance
 from catchment.message import Payload
-from catchment.method import Method, Metrics, on_client
+from catchment.method import on_client
 from catchment.models import generating, modules_of
 from catchment.randomness import torch_generator
 from catchment.server import Server
 from catchment.training import fit
-from catchment.weights import GlobalState, evaluate_global, misfit
-from catchment.world import Architecture, World
+from catchment.weights import GlobalState, OneModel, misfit
+from catchment.world import Architecture
 
 Item = TypeVar("Item")
 
@@ -57,7 +57,7 @@ class Modules(Payload):
 
 
 @dataclass(frozen=True)
-class FedKGF(Method[GlobalState]):
+class FedKGF(OneModel[GlobalState]):
     """Base kernels, and permutation module upload."""
 
     client_epochs: int = 1
@@ -76,10 +76,6 @@ class FedKGF(Method[GlobalState]):
     def client_name(self, model: str) -> str:
         """The model with m base kernels a convolution."""
         return generating(model, self.kernels, self.sign, self.bias) if self.kernels else model
-
-    def check(self, world: World) -> None:
-        """Modules fit together only if all clients have one architecture."""
-        world.one_architecture("fedkgf")
 
     def init(self, server: Server) -> GlobalState:
         """The first weights of the clients' model."""
@@ -114,18 +110,6 @@ class FedKGF(Method[GlobalState]):
         modules = in_groups(modules_of_clients(client.world.client_architecture(client.id)), request.groups)
         weights = model.state_dict()
         return Modules({name: weights[name] for module in modules[request.group] for name in module}, loss)
-
-    def evaluate(self, server: Server, state: GlobalState, fleet: Fleet) -> Metrics:
-        """The global model, which is every client's too."""
-        return evaluate_global(server, fleet, state.weights)
-
-    def client_model(self, server: Server, state: GlobalState, client: int, kept: ClientState) -> nn.Module:
-        """The global model."""
-        return self.server_model(server, state)
-
-    def server_model(self, server: Server, state: GlobalState) -> nn.Module:
-        """The global model."""
-        return server.client_model(0, state.weights)
 
 
 @functools.lru_cache(maxsize=64)

@@ -12,22 +12,21 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from catchment.client import Client, ClientState
+from catchment.client import Client
 from catchment.data import Batch
 from catchment.errors import at_least
 from catchment.fleet import Fleet
 from catchment.losses import squared_distance
-from catchment.method import Method, Metrics, on_client
+from catchment.method import on_client
 from catchment.server import Server
 from catchment.training import fit
-from catchment.weights import GlobalModel, GlobalState, LocalModel, evaluate_global, mean_weights
-from catchment.world import World
+from catchment.weights import GlobalModel, GlobalState, LocalModel, OneModel, mean_model
 
 
 @dataclass(frozen=True)
-class FedProx(Method[GlobalState]):
+class FedProx(OneModel[GlobalState]):
     """Federated averaging with a proximal term."""
 
     aggregates: ClassVar[bool] = True
@@ -37,10 +36,6 @@ class FedProx(Method[GlobalState]):
     def __post_init__(self) -> None:
         at_least("client_epochs", self.client_epochs, 1)
 
-    def check(self, world: World) -> None:
-        """Weights can be averaged only if all clients have one architecture."""
-        world.one_architecture("fedprox")
-
     def init(self, server: Server) -> GlobalState:
         """The first weights of the clients' model."""
         return GlobalState(server.world.client_architecture(0).probe.initial)
@@ -49,7 +44,7 @@ class FedProx(Method[GlobalState]):
         """Send the model to the cohort, average what comes back."""
         bodies = dict.fromkeys(fleet.cohort(), GlobalModel(state.weights))
         replies = fleet.ask(self.local_training, bodies, in_order=True)
-        state.weights = mean_weights(server, replies, otherwise=state.weights)
+        state.weights = mean_model(server, fleet, replies, state.weights) or state.weights
 
     @on_client
     def local_training(self, client: Client, request: GlobalModel) -> LocalModel:
@@ -62,15 +57,3 @@ class FedProx(Method[GlobalState]):
 
         loss = fit(client.optimizer(model), client.batches(epochs=self.client_epochs), h_k)
         return LocalModel(model.state_dict(), len(client.train), loss)
-
-    def evaluate(self, server: Server, state: GlobalState, fleet: Fleet) -> Metrics:
-        """The global model, which is every client's too."""
-        return evaluate_global(server, fleet, state.weights)
-
-    def client_model(self, server: Server, state: GlobalState, client: int, kept: ClientState) -> nn.Module:
-        """The global model."""
-        return self.server_model(server, state)
-
-    def server_model(self, server: Server, state: GlobalState) -> nn.Module:
-        """The global model."""
-        return server.client_model(0, state.weights)

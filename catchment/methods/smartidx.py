@@ -14,28 +14,26 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch.nn.functional as F
-from torch import nn
 
-from catchment.client import Client, ClientState
+from catchment.client import Client
 from catchment.errors import ExperimentError, at_least
 from catchment.fleet import Fleet
-from catchment.method import Method, Metrics, on_client
+from catchment.method import on_client
 from catchment.server import Server
 from catchment.training import fit
 from catchment.weights import (
     GlobalModel,
     GlobalState,
     LocalParameters,
+    OneModel,
     buffers_of,
-    evaluate_global,
-    mean_parameters,
+    mean_model,
     parameters_of,
 )
-from catchment.world import World
 
 
 @dataclass(frozen=True)
-class SmartIdx(Method[GlobalState]):
+class SmartIdx(OneModel[GlobalState]):
     """The largest changes, in packages of kernels, patterns and single numbers."""
 
     aggregates: ClassVar[bool] = True
@@ -52,10 +50,6 @@ class SmartIdx(Method[GlobalState]):
         """Changes, with what was left out before, in packages."""
         return (f"up:weights/*=update+feedback+smartidx({self.share})",)
 
-    def check(self, world: World) -> None:
-        """Weights can be averaged only if all clients have one architecture."""
-        world.one_architecture("smartidx")
-
     def init(self, server: Server) -> GlobalState:
         """The first weights of the clients' model."""
         return GlobalState(server.world.client_architecture(0).probe.initial)
@@ -64,7 +58,7 @@ class SmartIdx(Method[GlobalState]):
         """Send the model to the cohort, average what comes back."""
         bodies = dict.fromkeys(fleet.cohort(), GlobalModel(state.weights))
         replies = fleet.ask(self.local_training, bodies, in_order=True)
-        state.weights = mean_parameters(server, fleet, replies, state.weights) or state.weights
+        state.weights = mean_model(server, fleet, replies, state.weights) or state.weights
 
     @on_client
     def local_training(self, client: Client, request: GlobalModel) -> LocalParameters:
@@ -76,15 +70,3 @@ class SmartIdx(Method[GlobalState]):
             lambda batch: F.cross_entropy(model(batch.images), batch.labels),
         )
         return LocalParameters(parameters_of(model), buffers_of(model), len(client.train), loss)
-
-    def evaluate(self, server: Server, state: GlobalState, fleet: Fleet) -> Metrics:
-        """The global model, which is every client's too."""
-        return evaluate_global(server, fleet, state.weights)
-
-    def client_model(self, server: Server, state: GlobalState, client: int, kept: ClientState) -> nn.Module:
-        """The global model."""
-        return self.server_model(server, state)
-
-    def server_model(self, server: Server, state: GlobalState) -> nn.Module:
-        """The global model."""
-        return server.client_model(0, state.weights)

@@ -4,8 +4,8 @@ import numpy as np
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from catchment import Dataset, Method, fit, on_client
-from catchment.weights import GlobalModel, GlobalState, LocalModel, evaluate_global, mean_weights
+from catchment import Dataset, fit, on_client
+from catchment.weights import GlobalModel, GlobalState, LocalModel, OneModel, mean_model
 
 
 def blobs(seed):
@@ -20,7 +20,7 @@ def net(classes):
 
 
 @dataclass(frozen=True)
-class HalfSteps(Method):
+class HalfSteps(OneModel):
     step: float = 0.5
 
     def init(self, server):
@@ -28,7 +28,8 @@ class HalfSteps(Method):
 
     def round(self, server, state, fleet):
         bodies = dict.fromkeys(fleet.cohort(), GlobalModel(state.weights))
-        mean = mean_weights(server, fleet.ask(self.train, bodies, in_order=True), state.weights)
+        replies = fleet.ask(self.train, bodies, in_order=True)
+        mean = mean_model(server, fleet, replies, state.weights) or state.weights
         state.weights = {name: w + self.step * (mean[name] - w) for name, w in state.weights.items()}
 
     @on_client
@@ -36,6 +37,3 @@ class HalfSteps(Method):
         model = client.model(request.weights)
         loss = fit(client.optimizer(model), client.batches(), lambda b: cross_entropy(model(b.images), b.labels))
         return LocalModel(model.state_dict(), len(client.train), loss)
-
-    def evaluate(self, server, state, fleet):
-        return evaluate_global(server, fleet, state.weights)

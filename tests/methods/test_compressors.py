@@ -22,7 +22,7 @@ from catchment.methods.fedcom import FedCOM
 from catchment.methods.smartidx import SmartIdx
 from catchment.server import Server
 from catchment.transports.inprocess import InProcess
-from catchment.weights import LocalParameters, mean_parameters
+from catchment.weights import LocalParameters, mean_model
 
 # Client 0 has one sample x = (1, 0) of class 0, client 1 has three of x = (0, 2) of class 1. As in test_fedavg, a step
 # of rate 1 from zero takes them to W0 and W1.
@@ -213,7 +213,7 @@ def test_a_wrong_upload_is_left_out_of_the_mean_with_a_reason():
         (1, LocalParameters({"w": good}, {}, 3, 0.0)),
         (1, LocalParameters({"w": good[:1]}, n, 3, 0.0)),
     ]
-    mean = mean_parameters(server, fleet, [Reply(client, 1, body) for client, body in bodies], w)
+    mean = mean_model(server, fleet, [Reply(client, 1, body) for client, body in bodies], w)
     assert mean is not None
     assert mean["w"].tolist() == [1, 2]
     assert [why for _, why in fleet.refused] == [
@@ -222,7 +222,7 @@ def test_a_wrong_upload_is_left_out_of_the_mean_with_a_reason():
         "tensors have other names than expected: n do not match",
         "w is torch.float32 [1]; torch.float32 [2] is expected",
     ]
-    assert mean_parameters(server, fleet, [Reply(1, 1, bodies[1][1])], w) is None
+    assert mean_model(server, fleet, [Reply(1, 1, bodies[1][1])], w) is None
 
 
 def test_the_mean_is_that_of_the_aggregation():
@@ -230,7 +230,7 @@ def test_the_mean_is_that_of_the_aggregation():
     replies = [
         Reply(k, 1, LocalParameters({"w": torch.tensor([w])}, {}, 1, 0.0)) for k, w in enumerate((1.0, 2.0, 30.0))
     ]
-    assert mean_parameters(own, Listening(), replies, {"w": torch.zeros(1)})["w"].tolist() == [2]
+    assert mean_model(own, Listening(), replies, {"w": torch.zeros(1)})["w"].tolist() == [2]
 
 
 @pytest.mark.parametrize("name", ["dgc", "fedcom", "fedcams", "smartidx, base kernels"])

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 from worlds_by_hand import world
 
+from catchment.client import Client
 from catchment.costs.ledger import Ledger
 from catchment.errors import ModelError
 from catchment.fleet import Fleet
+from catchment.method import on_client
 from catchment.methods.fedavg import FedAvg
 from catchment.methods.fedprox import FedProx
 from catchment.server import Server
 from catchment.transports.inprocess import InProcess
+from catchment.weights import GlobalModel, LocalModel
 
 # Client 0 has one sample x = (1, 0) of class 0, client 1 has three of x = (0, 2) of class 1.
 CLIENTS = [([[1.0, 0.0]], [0]), ([[0.0, 2.0]] * 3, [1] * 3)]
@@ -71,9 +76,35 @@ def test_batch_normalisation_buffers_are_averaged_on_purpose():
     assert weights["0.num_batches_tracked"].item() == 2
 
 
-def test_clients_of_different_architectures_are_refused_before_training():
-    import dataclasses
+@dataclasses.dataclass(frozen=True)
+class OneIsBroken(FedAvg):
+    """Client 1 sends what cannot be averaged."""
 
+    sent: str = "nan"
+
+    @on_client
+    def local_training(self, client: Client, request: GlobalModel) -> LocalModel:
+        """FedAvg's, spoilt on client 1."""
+        good = FedAvg.local_training(self, client, request)
+        if client.id == 0:
+            return good
+        weight = good.weights["1.weight"]
+        spoilt = {
+            "nan": {"1.weight": torch.full_like(weight, float("nan"))},
+            "another shape": {"1.weight": weight[:1]},
+            "another name": {"2.weight": weight},
+            "no samples": good.weights,
+        }
+        return LocalModel(spoilt[self.sent], 0 if self.sent == "no samples" else good.samples, good.loss)
+
+
+@pytest.mark.parametrize("sent", ["nan", "another shape", "another name", "no samples"])
+def test_an_upload_that_cannot_be_averaged_is_left_out(sent):
+    expected = torch.tensor([[1 / 2, 0.0], [-1 / 2, 0.0]])  # W0 of the first test
+    assert torch.allclose(rounds(OneIsBroken(sent=sent), 1)["1.weight"], expected)
+
+
+def test_clients_of_different_architectures_are_refused_before_training():
     mixed = dataclasses.replace(world(FedAvg(), CLIENTS), client_models=("mlp", "cnn"))
     with pytest.raises(
         ModelError, match=r"fedavg shares weights among clients, so all need one architecture.*cnn, mlp"
