@@ -7,23 +7,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from statistics import fmean
+from typing import ClassVar, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from catchment.client import Client
+from catchment.client import Client, ClientState
 from catchment.data import Samples
 from catchment.errors import ExperimentError, ModelError
 from catchment.evaluate import predict
 from catchment.fleet import Fleet
 from catchment.message import Payload
+from catchment.method import Method, Metrics, on_client
 from catchment.models import is_half
 from catchment.optimizers import load_optimizer_tensors, optimizer_tensors
 from catchment.randomness import torch_generator
 from catchment.server import Server
-from catchment.training import Weights, fit
+from catchment.training import fit
 from catchment.world import World
+
+State = TypeVar("State")
 
 
 @dataclass(frozen=True)
@@ -127,11 +132,6 @@ def client_accuracies(fleet: Fleet, handler: Callable[..., Accuracy]) -> dict[in
         return {reply.client: reply.body.accuracy for reply in replies}
 
 
-def own_weights(world: World, client: int, kept: Mapping[str, Weights]) -> Weights:
-    """The weights of a client's own model; the first ones if it has not begun."""
-    return kept.get("model", world.client_architecture(client).probe.initial)
-
-
 # ---- the client --------------------------------------------------------------------------------------------------
 
 
@@ -162,3 +162,26 @@ def train_on(
 def predictions_of(client: Client, model: nn.Module, samples: Samples) -> Tensor:
     """The logits `[n, C]` of the client's model on plain images."""
     return predict(model, client.batches(samples, shuffle=False, augment=False), client.world.classes)
+
+
+# ---- what comes out ----------------------------------------------------------------------------------------------
+
+
+class OwnModels(Method[State]):
+    """A method whose clients keep models of their own."""
+
+    persistent: ClassVar[tuple[str, ...]] = ("model", "optimizer")
+
+    def evaluate(self, server: Server, state: State, fleet: Fleet) -> Metrics:
+        """The mean over clients, each with its own model."""
+        clients = client_accuracies(fleet, self.test)
+        return Metrics(fmean(clients.values()) if clients else 0.0, clients=clients)
+
+    @on_client
+    def test(self, client: Client, request: Question) -> Accuracy:
+        """This client's model on the global test set."""
+        return Accuracy(client.evaluate(client.model(client.state.get("model"))).accuracy)
+
+    def client_model(self, server: Server, state: State, client: int, kept: ClientState) -> nn.Module:
+        """The client's own model."""
+        return server.client_model(client, kept.get("model", server.world.client_architecture(client).probe.initial))

@@ -12,36 +12,32 @@ an option; the paper's number is not known to us.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from statistics import fmean
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from catchment.aggregators import Cronus as Filter
-from catchment.client import Client, ClientState
+from catchment.client import Client
 from catchment.data import Batch
 from catchment.errors import at_least
 from catchment.fleet import Fleet
 from catchment.logits import (
-    Accuracy,
+    OwnModels,
     Predictions,
     Question,
     Trained,
     check_public,
-    client_accuracies,
     free,
     gather,
     keep,
     own_model,
-    own_weights,
     places,
     predictions_of,
     public_of,
     train_on,
 )
-from catchment.method import Method, Metrics, on_client
+from catchment.method import on_client
 from catchment.server import Server
 from catchment.training import fit
 from catchment.world import World
@@ -53,10 +49,9 @@ class State:
 
 
 @dataclass(frozen=True)
-class Cronus(Method[State]):
+class Cronus(OwnModels[State]):
     """Robust exchange of soft labels."""
 
-    persistent: ClassVar[tuple[str, ...]] = ("model", "optimizer")
     client_epochs: int = 1  # on private data
     public_epochs: int = 1
     start_epochs: int = 1  # on private data, before a client's first round
@@ -114,17 +109,3 @@ class Cronus(Method[State]):
         loss = train_on(client, client.train, model, optimizer, self.client_epochs)
         keep(client, model, optimizer)
         return Trained(loss)
-
-    def evaluate(self, server: Server, state: State, fleet: Fleet) -> Metrics:
-        """The mean over clients, each with its own model."""
-        clients = client_accuracies(fleet, self.test)
-        return Metrics(fmean(clients.values()) if clients else 0.0, clients=clients)
-
-    @on_client
-    def test(self, client: Client, request: Question) -> Accuracy:
-        """This client's model on the global test set."""
-        return Accuracy(client.evaluate(client.model(client.state.get("model"))).accuracy)
-
-    def client_model(self, server: Server, state: State, client: int, kept: ClientState) -> nn.Module:
-        """The client's own model."""
-        return server.client_model(client, own_weights(server.world, client, kept))

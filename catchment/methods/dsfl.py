@@ -17,12 +17,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from catchment.client import Client, ClientState
+from catchment.client import Client
 from catchment.data import Batch
 from catchment.errors import ExperimentError, at_least
 from catchment.fleet import Fleet
 from catchment.logits import (
-    Accuracy,
+    OwnModels,
     Predictions,
     Question,
     Trained,
@@ -33,12 +33,11 @@ from catchment.logits import (
     gather,
     keep,
     own_model,
-    own_weights,
     places,
     predictions_of,
     train_on,
 )
-from catchment.method import Method, Metrics, on_client
+from catchment.method import Metrics, on_client
 from catchment.server import Server
 from catchment.training import fit
 from catchment.world import World
@@ -53,10 +52,9 @@ class State:
 
 
 @dataclass(frozen=True)
-class DSFL(Method[State]):
+class DSFL(OwnModels[State]):
     """Distillation-based semi-supervised federated learning."""
 
-    persistent: ClassVar[tuple[str, ...]] = ("model", "optimizer")
     aggregates: ClassVar[bool] = True
     client_epochs: int = 1  # of the update, on private data
     public_epochs: int = 1  # of the distillation, on the clients
@@ -132,15 +130,6 @@ class DSFL(Method[State]):
         """The server's model, and each client's own."""
         score = server.evaluate(state.model)
         return Metrics(score.accuracy, server=score.as_dict(), clients=client_accuracies(fleet, self.test))
-
-    @on_client
-    def test(self, client: Client, request: Question) -> Accuracy:
-        """This client's model on the global test set."""
-        return Accuracy(client.evaluate(client.model(client.state.get("model"))).accuracy)
-
-    def client_model(self, server: Server, state: State, client: int, kept: ClientState) -> nn.Module:
-        """The client's own model."""
-        return server.client_model(client, own_weights(server.world, client, kept))
 
     def server_model(self, server: Server, state: State) -> nn.Module:
         """The server's model."""

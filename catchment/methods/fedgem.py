@@ -23,14 +23,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from catchment.client import Client, ClientState
+from catchment.client import Client
 from catchment.data import Batch
 from catchment.errors import ExperimentError, ModelError, at_least
 from catchment.fleet import Fleet
 from catchment.logits import (
-    Accuracy,
+    OwnModels,
     Predictions,
-    Question,
     Trained,
     check_public,
     client_accuracies,
@@ -38,7 +37,6 @@ from catchment.logits import (
     gather,
     keep,
     own_model,
-    own_weights,
     places,
     predictions,
     predictions_of,
@@ -46,7 +44,7 @@ from catchment.logits import (
     train_on,
 )
 from catchment.message import Payload
-from catchment.method import Method, Metrics, on_client
+from catchment.method import Metrics, on_client
 from catchment.optimizers import set_rate
 from catchment.server import Server
 from catchment.training import drops, fit
@@ -89,10 +87,9 @@ class Lesson:
 
 
 @dataclass(frozen=True)
-class LargerServer(Method[State]):
+class LargerServer(OwnModels[State]):
     """The round that FedGEM and FedGEMS share (Algorithm 1)."""
 
-    persistent: ClassVar[tuple[str, ...]] = ("model", "optimizer")
     client_epochs: int = 1  # on private data
     public_epochs: int = 1  # of a client, on X0
     server_epochs: int = 1
@@ -196,15 +193,6 @@ class LargerServer(Method[State]):
         """The server's model, and each client's own."""
         score = server.evaluate(state.model)
         return Metrics(score.accuracy, server=score.as_dict(), clients=client_accuracies(fleet, self.test))
-
-    @on_client
-    def test(self, client: Client, request: Question) -> Accuracy:
-        """This client's model on the global test set."""
-        return Accuracy(client.evaluate(client.model(client.state.get("model"))).accuracy)
-
-    def client_model(self, server: Server, state: State, client: int, kept: ClientState) -> nn.Module:
-        """The client's own model."""
-        return server.client_model(client, own_weights(server.world, client, kept))
 
     def server_model(self, server: Server, state: State) -> nn.Module:
         """The larger model."""

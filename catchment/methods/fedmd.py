@@ -10,37 +10,34 @@ which is not in the paper, a client begins with one revisit.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from statistics import fmean
 from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from catchment.client import Client, ClientState
+from catchment.client import Client
 from catchment.data import Batch
 from catchment.errors import at_least
 from catchment.fleet import Fleet
 from catchment.logits import (
-    Accuracy,
+    OwnModels,
     Predictions,
     Question,
     Trained,
     check_public,
-    client_accuracies,
     drawn,
     free,
     gather,
     keep,
     own_model,
-    own_weights,
     places,
     predictions_of,
     public_of,
     train_on,
 )
 from catchment.losses import distillation
-from catchment.method import Method, Metrics, on_client
+from catchment.method import on_client
 from catchment.server import Server
 from catchment.training import fit
 from catchment.world import World
@@ -52,10 +49,9 @@ class State:
 
 
 @dataclass(frozen=True)
-class FedMD(Method[State]):
+class FedMD(OwnModels[State]):
     """Model distillation among clients."""
 
-    persistent: ClassVar[tuple[str, ...]] = ("model", "optimizer")
     aggregates: ClassVar[bool] = True
     client_epochs: int = 1  # of a revisit, on private data
     public_epochs: int = 1  # of a digest
@@ -117,17 +113,3 @@ class FedMD(Method[State]):
         loss = train_on(client, client.train, model, optimizer, self.client_epochs)
         keep(client, model, optimizer)
         return Trained(loss)
-
-    def evaluate(self, server: Server, state: State, fleet: Fleet) -> Metrics:
-        """The mean over clients, each with its own model."""
-        clients = client_accuracies(fleet, self.test)
-        return Metrics(fmean(clients.values()) if clients else 0.0, clients=clients)
-
-    @on_client
-    def test(self, client: Client, request: Question) -> Accuracy:
-        """This client's model on the global test set."""
-        return Accuracy(client.evaluate(client.model(client.state.get("model"))).accuracy)
-
-    def client_model(self, server: Server, state: State, client: int, kept: ClientState) -> nn.Module:
-        """The client's own model."""
-        return server.client_model(client, own_weights(server.world, client, kept))
