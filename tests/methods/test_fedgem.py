@@ -134,14 +134,16 @@ def test_a_round_of_fedgem_by_hand():
 
 
 def played(w, method, rounds, notes=None):
-    """The server's state after some rounds of a world."""
+    """The server's state after some rounds of a world, in which everybody answered and no number was lost."""
     server, fleet = Server(w), Fleet(InProcess(w), method, Ledger(), seed=0)
     state = method.init(server)
     for n in range(1, rounds + 1):
         server.round, server.notes = n, {}
         fleet.begin_round(n)
         method.round(server, state, fleet)
-        method.evaluate(server, state, fleet)
+        metrics = method.evaluate(server, state, fleet)
+        assert math.isfinite(metrics.accuracy)
+        assert (fleet.counts.failed, fleet.counts.refused) == (0, 0)
         if notes is not None:
             notes.append(server.notes)
     return state
@@ -310,14 +312,20 @@ def test_a_public_set_of_one_class(name):
         w, data=dataclasses.replace(w.data, public=public.select((public.targets == 3).nonzero().squeeze(1)))
     )
     assert 1 < len(w.data.public) < 30
-    played(w, w.method, 2)
+    assert_finite(w, played(w, w.method, 2))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_public_set_of_one_sample(name):
     w = experiment(name, models={"client": "cnn", "server": "cnn"}).build_world()
     w = dataclasses.replace(w, data=dataclasses.replace(w.data, public=w.data.public.select(torch.tensor([5]))))
-    played(w, w.method, 2)
+    assert_finite(w, played(w, w.method, 2))
+
+
+def assert_finite(w, state):
+    """The server has a model without NaN, if it has one."""
+    if hasattr(state, "model"):
+        assert all(bool(t.isfinite().all()) for t in state.model.state_dict().values())
 
 
 @pytest.mark.parametrize("name", NAMES)
