@@ -99,7 +99,9 @@ def test_killed_at_random_moments_and_resumed(name, tmp_path, processes):
         goal = rounds_done(broken) + moments.choice([0, 1, 1])
         while rounds_done(broken) < goal and process.is_alive():
             time.sleep(0.001)
-        time.sleep(moments.uniform(0, round_length))  # anywhere in a round, or in writing its checkpoint
+        moment = time.monotonic() + moments.uniform(0, round_length)  # in a round, or in writing its checkpoint
+        while time.monotonic() < moment and rounds_done(broken) <= goal:
+            time.sleep(0.001)
         assert process.is_alive(), "the run ended before it could be killed: give it more rounds"
         process.kill()
         process.join()
