@@ -21,6 +21,12 @@ pytestmark = pytest.mark.slow
 APP = Path(catchment.__file__).parents[1] / "examples" / "flower_app"
 
 
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch):
+    """The server routine has as many threads there as here: sums of floats depend on it."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
 def test_the_example_runs_by_flowers_own_commands(tmp_path):
     home = tmp_path / "home"
     home.mkdir()
