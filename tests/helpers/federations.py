@@ -111,8 +111,9 @@ def left_running(folder: Path) -> list[str]:
     found = []
     for process in psutil.process_iter():
         try:
-            if process.pid != os.getpid() and any(str(folder) in word for word in [*process.cmdline(), process.cwd()]):
-                found.append(" ".join(process.cmdline()))
+            command = process.cmdline()  # nothing of one that is coming to its end
+            if command and process.pid != os.getpid() and any(str(folder) in w for w in [*command, process.cwd()]):
+                found.append(" ".join(command))
         except psutil.Error:
             continue
     return found
