@@ -37,6 +37,11 @@ class StoredVersions(Versions):
                 state = state_from_message(Message.from_bytes(path.read_bytes())[0])
                 self._kept[int(match[1])] = (int(match[2]), state)
 
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self._kept)
+
     def before(self, request: Request) -> ClientState:
         """The state that a request starts from."""
         state = super().before(request)
@@ -109,7 +114,10 @@ class RealDevice:
                 f"this device joined as client {self.client}, but the experiment has clients 0 to {world.clients - 1}"
             )
         self.samples = len(world.private(self.client))
-        return {"client": self.client, "samples": self.samples}
+        said: Fields = {"client": self.client, "samples": self.samples}
+        if world.remembers:
+            said["states"] = self._remembered(fields["federation"]).count
+        return said
 
     def _ask(self, fields: Mapping[str, Any], raw: bytes) -> tuple[Fields, bytes]:
         """Serve a request once all its parts are here; of a long response the first part is sent."""
@@ -131,13 +139,15 @@ class RealDevice:
     def _serve(self, fields: Mapping[str, Any], request: Request) -> Response:
         if request.client != self.client:
             raise WireError(f"a request for client {request.client} came to client {self.client}")
-        world, federation = self._see(fields), fields["federation"]
-        versions = None
-        if world.remembers:
-            if self._versions is None or self._versions[0] != federation:
-                self._versions = (federation, StoredVersions(self._folder(federation) / "versions"))
-            versions = self._versions[1]
+        world = self._see(fields)
+        versions = self._remembered(fields["federation"]) if world.remembers else None
         return serve(world, request, versions, self._workbench)
+
+    def _remembered(self, federation: str) -> StoredVersions:
+        """The versions of this client's state in one run."""
+        if self._versions is None or self._versions[0] != federation:
+            self._versions = (federation, StoredVersions(self._folder(federation) / "versions"))
+        return self._versions[1]
 
     def _fetch(self, fields: Mapping[str, Any]) -> tuple[Fields, bytes]:
         """A later part of the last response."""

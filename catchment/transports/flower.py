@@ -112,6 +112,7 @@ class Flower(Transport):
         self._excuses: dict[int, str] = {}  # node -> why it does not take part
         self._waiting: dict[int, deque[_Errand]] = {}
         self._flying: dict[str, tuple[int, int, _Errand]] = {}  # message -> client, node, errand
+        self._trained: set[int] = set()  # clients that have answered in this life of the server
         self._ready: deque[Response] = deque()
 
     @property
@@ -187,6 +188,8 @@ class Flower(Transport):
         before = self._nodes.get(client)
         self._nodes[client] = node
         self._note("joined", client, f"node {node} has {fields.get('samples', 0)} samples")
+        if client in self._trained and fields.get("states") == 0:
+            self._note("forgot", client, "the device came back without the state of this run, and begins anew")
         if before is not None and before != node:  # the device was started anew; what it had in hand is gone
             self._lose(before, "the device was restarted")
 
@@ -279,6 +282,8 @@ class Flower(Transport):
         request = errand.request
         if (response.client, response.sequence, response.aside) != (request.client, request.sequence, request.aside):
             response = _failed(request, f"client {client} answered another request")
+        elif not request.aside:
+            self._trained.add(client)
         self._ready.append(response)
 
     def _lose(self, node: int, why: str) -> None:

@@ -298,6 +298,25 @@ def test_a_device_that_was_restarted_under_another_id_loses_what_it_had_in_hand(
     assert grid.kinds(12) == ["query.hello", "train.ask"]
 
 
+@pytest.mark.parametrize(("states", "events"), [(0, ["joined", "forgot"]), (2, ["joined"]), (None, ["joined"])])
+def test_a_device_that_lost_its_state_is_noted(states, events):
+    def back(message):
+        said = {"client": 0, "samples": 7} | ({} if states is None else {"states": states})
+        return Message(content(said), reply_to=message)
+
+    grid = Grid(n10=node(0))
+    carrier = transport(grid, clients=1)
+    carrier.roster(1)
+    carrier.push([request(0)])
+    assert carrier.pull(FOREVER).error == ""
+    assert [event["what"] for event in carrier.news()] == ["joined"]
+    grid.nodes[12] = node(0, hello=back)
+    del grid.nodes[10]
+    while not (news := carrier.news()):
+        carrier.roster(2)
+    assert [event["what"] for event in news if event["what"] != "left"] == events
+
+
 def test_a_node_speaks_only_for_the_client_whose_key_it_has():
     grid = Grid(n10=node(0), n11=node(0))
     carrier = transport(grid, nodes={10: 0, 11: 1})
