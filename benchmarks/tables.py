@@ -692,20 +692,20 @@ def device(measured: Record) -> str:
 
 
 def transmission(measured: Record) -> str:
-    """Bytes and time of a round of each method, beside the paper's."""
-    rows, link = measured["rows"], measured["link"]
-    whole = rows["FedAvg"]["up"]
-    head = [f"ResNet-18, {measured['clients']} clients, one round", "parameters", "up, MB", "beside FedAvg, %",
-            "down, MB", "s, 1 Mbit/s", "s, 10 Mbit/s", "s, 100 Mbit/s", "paper, MB"]  # fmt: skip
-    return markdown(
-        head,
-        [
+    """Bytes and time of a round of each method, beside the paper's: a table for each model."""
+    link, tables = measured["link"], []
+    for model, rows in measured["models"].items():
+        whole = rows["FedAvg"]["up"]
+        head = [f"{model}, {measured['clients']} clients, one round", "parameters", "up, MB", "beside FedAvg, %",
+                "down, MB", "s, 1 Mbit/s", "s, 10 Mbit/s", "s, 100 Mbit/s", "paper, MB"]  # fmt: skip
+        lines = [
             [name, f"{row['parameters']:,}", f"{row['up'] / 1e6:.2f}", f"{100 * (row['up'] / whole - 1):+.2f}",
              f"{row['down'] / 1e6:.2f}", *(f"{row['seconds'] * link / speed:,.2f}" for speed in (1, 10, 100)),
              f"{row['paper_mb']:.2f}" if row["paper_mb"] else ""]
             for name, row in rows.items()
-        ],
-    )  # fmt: skip
+        ]  # fmt: skip
+        tables.append(markdown(head, lines))
+    return "\n\n".join(tables)
 
 
 MEASURED = {
