@@ -1,11 +1,15 @@
 """Keys and certificates of a federation: devices know that it is their server, the server which devices may join.
 
 A certificate authority of one's own (`ca.crt`, `ca.key`) signs the server's certificate (`server.crt`, `server.key`);
-each client has a pair of ECDSA keys over P-384 (`client-K.key`, `client-K.pub`), in the format of OpenSSH.
+each client has a pair of ECDSA keys over P-384 (`client-K.key`, `client-K.pub`), in the format of OpenSSH. With a pair
+of the same kind, `federation.key` and `federation.pub`, the server signs what it runs and devices know what to run.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
+import json
 import os
 import re
 import stat
@@ -19,8 +23,9 @@ from catchment.errors import UserError, needs
 
 with needs("making keys", "server"):
     from cryptography import x509
+    from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey, EllipticCurvePublicKey
     from cryptography.hazmat.primitives.hashes import SHA384
     from cryptography.hazmat.primitives.serialization import (
         Encoding,
@@ -29,6 +34,7 @@ with needs("making keys", "server"):
         PublicFormat,
         load_pem_private_key,
         load_ssh_private_key,
+        load_ssh_public_key,
     )
     from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
@@ -37,6 +43,7 @@ Host = str | IPv4Address | IPv6Address
 
 ALWAYS: tuple[Host, ...] = ("localhost", ip_address("127.0.0.1"), ip_address("::1"))
 LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)")  # of a DNS name
+CURVE = "secp384r1"
 AUTHORITY_DAYS, SERVER_DAYS = 3650, 730
 SLOW_CLOCK = timedelta(days=1)  # certificates begin so much earlier, as small devices often have no clock of their own
 
@@ -58,7 +65,7 @@ def make_keys(directory: Path, clients: int, hosts: Sequence[str]) -> list[Path]
     else:
         made += _make_certificates(directory, wanted)
     for client in range(clients):
-        made += _make_client(directory / f"client-{client}.key", directory / f"client-{client}.pub")
+        made += _make_pair(directory / f"client-{client}.key", directory / f"client-{client}.pub")
     return made
 
 
@@ -158,20 +165,80 @@ def _check_server(directory: Path, wanted: Sequence[Host]) -> None:
         )
 
 
-# ---- clients ----------------------------------------------------------------------------------------------------
+# ---- pairs of keys ----------------------------------------------------------------------------------------------
 
 
-def _make_client(private: Path, public: Path) -> list[Path]:
-    """A client's pair, or the public half of the private one that is there."""
+def make_device_key(path: Path) -> Path:
+    """Make a device's private key, and its public half beside it (`device.key`, `device.pub`); returns the latter."""
+    public = path.with_suffix(".pub")
+    if path == public:
+        raise UserError(f"{path} would be the name of the public half; name the private one, such as device.key")
+    for file in (path, public):
+        if file.exists():
+            raise UserError(f"{file} is there already, and a key is never replaced; give another name, or remove it")
+    _make_pair(path, public)
+    return public
+
+
+def make_federation_key(folder: Path) -> None:
+    """Make `federation.key`, which signs runs, and `federation.pub`, which devices keep; a pair that is there stays."""
+    _make_pair(folder / "federation.key", folder / "federation.pub")
+
+
+def _make_pair(private: Path, public: Path) -> list[Path]:
+    """A pair, or the public half of the private one that is there."""
     if public.exists():
         return []
     made = []
     if not private.exists():
         pem = ec.generate_private_key(ec.SECP384R1()).private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
         made.append(_write(private, pem))
-    key = _read(private, lambda pem: load_ssh_private_key(pem, None))
-    line = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    line = _private(private).public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
     return [*made, _write(public, line + f" {public.stem}\n".encode(), public=True)]
+
+
+def _private(path: Path) -> EllipticCurvePrivateKey:
+    key = _read(path, lambda pem: load_ssh_private_key(pem, None))
+    if not (isinstance(key, EllipticCurvePrivateKey) and key.curve.name == CURVE):
+        raise UserError(
+            f"{path} is a private key of another kind; ECDSA over P-384 is expected (catchment key makes one)"
+        )
+    return key
+
+
+def _public(path: Path) -> EllipticCurvePublicKey:
+    key = _read(path, load_ssh_public_key)
+    if not (isinstance(key, EllipticCurvePublicKey) and key.curve.name == CURVE):
+        raise UserError(
+            f"{path} is a public key of another kind; ECDSA over P-384 is expected (catchment key makes one)"
+        )
+    return key
+
+
+# ---- signatures -------------------------------------------------------------------------------------------------
+
+
+def sign_run(federation_key: Path, federation: str, digest: str) -> str:
+    """The federation's signature, as text, below the digest of an experiment that it runs."""
+    signature = _private(federation_key).sign(_statement(federation, digest), ec.ECDSA(SHA384()))
+    return base64.b64encode(signature).decode()
+
+
+def check_signature(federation_pub: Path, federation: str, digest: str, signature: str) -> None:
+    """Refuse a run that whoever holds the federation's key has not signed."""
+    key = _public(federation_pub)
+    try:
+        key.verify(base64.b64decode(signature, validate=True), _statement(federation, digest), ec.ECDSA(SHA384()))
+    except (InvalidSignature, binascii.Error, ValueError):
+        given = "is not signed" if not signature else "has a signature of somebody else"
+        raise UserError(
+            f"the run {given}: one by the key of {federation_pub} is expected; if the server has a new key, ask whoever runs "
+            "it for its federation.pub, and compare the fingerprints"
+        ) from None
+
+
+def _statement(federation: str, digest: str) -> bytes:
+    return json.dumps(["catchment run", federation, digest]).encode()
 
 
 # ---- files ------------------------------------------------------------------------------------------------------
