@@ -15,6 +15,7 @@ TOP = {
     "experiment",
     "cli",
     "device",
+    "policy",
     "flower",
     "__init__",
     "__main__",
