@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import random
 import time
@@ -10,68 +9,20 @@ from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
-from worlds import PHONES, TROUBLE, experiment
+from lives import CASES, contents, live, rounds_done
+from worlds import PHONES, experiment
 
 import catchment
 from catchment import checkpoint
 
-CASES = {
-    "fedavg": {"rounds": 20},
-    "standalone": {"rounds": 20, "checkpoint": {"every": 3}, **TROUBLE},
-    "transfer": {"rounds": 15, **PHONES},
-    "split learning": {"rounds": 8, **TROUBLE},
-    "fedgkt, asynchronous": {"rounds": 12, **PHONES},
-    "fedgkt, thrifty": {"rounds": 12, "participation": {"fraction": 1.0}, **TROUBLE},
-    "fedgkt, coded": {"rounds": 12, **TROUBLE},
-    "fedgems": {"rounds": 12, **TROUBLE},
-    "fedmd": {"rounds": 14, **PHONES},
-    "dsfl": {"rounds": 14, **TROUBLE},
-    "feddf, two architectures": {"rounds": 14},
-    "fedgkt, poisoned": {"rounds": 12, **TROUBLE},
-    "splitfed, label-flip": {"rounds": 8},
-    "fedzkt": {"rounds": 16, **TROUBLE},
-    "fedkgf, modules alone, coded": {"rounds": 15, **TROUBLE},
-    "dgc": {"rounds": 30, **TROUBLE},
-    "fedcom": {"rounds": 40, **PHONES},
-    "fedcams": {"rounds": 30, "participation": {"fraction": 0.4}},
-    "fedpm": {"rounds": 30, **PHONES},
-    "centralized": {"rounds": 20},
-    "broadcast": {"rounds": 20, "workers": 2, "participation": {"fraction": 0.4}},
-}
 KILLS_EACH = 4
 
 
-def begin(name: str, settings: dict, out: str) -> None:
-    """One life of a run, in a process of its own."""
-    import torch
-
-    torch.set_num_threads(1)
-    if (Path(out) / "experiment.toml").exists():
-        catchment.resume(out)
-    else:
-        catchment.run(experiment(name, **settings), out=out)
-
-
-def live(processes, name: str, settings: dict, out: Path) -> None:
-    """A life that may finish."""
-    process = processes.Process(target=begin, args=(name, settings, str(out)))
+def live_to_the_end(processes, name: str, out: Path) -> None:
+    process = processes.Process(target=live, args=(name, str(out)))
     process.start()
     process.join()
     assert process.exitcode == 0
-
-
-def rounds_done(out: Path) -> int:
-    path = out / "rounds.jsonl"
-    return path.read_bytes().count(b"\n") if path.exists() else 0
-
-
-def contents(out: Path) -> tuple:
-    """Everything that a run leaves, less wall times."""
-    result = json.loads((out / "result.json").read_text())
-    rounds = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
-    for record in (result, *rounds):
-        del record["seconds"]
-    return result, rounds, (out / "ledger.jsonl").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -87,14 +38,13 @@ def processes():
 
 @pytest.mark.parametrize("name", CASES)
 def test_killed_at_random_moments_and_resumed(name, tmp_path, processes):
-    settings = CASES[name]
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     began = time.monotonic()
-    live(processes, name, settings, whole)
-    round_length = (time.monotonic() - began) / settings["rounds"]
+    live_to_the_end(processes, name, whole)
+    round_length = (time.monotonic() - began) / CASES[name]["rounds"]
     moments = random.Random(name)
     for _ in range(KILLS_EACH):
-        process = processes.Process(target=begin, args=(name, settings, str(broken)))
+        process = processes.Process(target=live, args=(name, str(broken)))
         process.start()
         goal = rounds_done(broken) + moments.choice([0, 1, 1])
         while rounds_done(broken) < goal and process.is_alive():
@@ -105,7 +55,7 @@ def test_killed_at_random_moments_and_resumed(name, tmp_path, processes):
         assert process.is_alive(), "the run ended before it could be killed: give it more rounds"
         process.kill()
         process.join()
-    live(processes, name, settings, broken)
+    live_to_the_end(processes, name, broken)
     assert contents(broken) == contents(whole)
 
 

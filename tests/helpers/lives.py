@@ -1,0 +1,59 @@
+"""Runs that are killed and resumed: which ones, one life of them, and all that they leave."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from worlds import PHONES, TROUBLE, experiment
+
+import catchment
+
+CASES: dict[str, dict[str, Any]] = {
+    "fedavg": {"rounds": 20},
+    "standalone": {"rounds": 20, "checkpoint": {"every": 3}, **TROUBLE},
+    "transfer": {"rounds": 15, **PHONES},
+    "split learning": {"rounds": 8, **TROUBLE},
+    "fedgkt, asynchronous": {"rounds": 12, **PHONES},
+    "fedgkt, thrifty": {"rounds": 12, "participation": {"fraction": 1.0}, **TROUBLE},
+    "fedgkt, coded": {"rounds": 12, **TROUBLE},
+    "fedgems": {"rounds": 12, **TROUBLE},
+    "fedmd": {"rounds": 14, **PHONES},
+    "dsfl": {"rounds": 14, **TROUBLE},
+    "feddf, two architectures": {"rounds": 14},
+    "fedgkt, poisoned": {"rounds": 12, **TROUBLE},
+    "splitfed, label-flip": {"rounds": 8},
+    "fedzkt": {"rounds": 16, **TROUBLE},
+    "fedkgf, modules alone, coded": {"rounds": 15, **TROUBLE},
+    "dgc": {"rounds": 30, **TROUBLE},
+    "fedcom": {"rounds": 40, **PHONES},
+    "fedcams": {"rounds": 30, "participation": {"fraction": 0.4}},
+    "fedpm": {"rounds": 30, **PHONES},
+    "centralized": {"rounds": 20},
+    "broadcast": {"rounds": 20, "workers": 2, "participation": {"fraction": 0.4}},
+}
+
+
+def live(name: str, out: str | Path) -> None:
+    """Begin a run, or go on with it, to its end."""
+    torch.set_num_threads(1)
+    if (Path(out) / "experiment.toml").exists():
+        catchment.resume(out)
+    else:
+        catchment.run(experiment(name, **CASES[name]), out=out)
+
+
+def rounds_done(out: Path) -> int:
+    path = out / "rounds.jsonl"
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def contents(out: Path) -> tuple[Any, ...]:
+    """Everything that a run leaves, less wall times."""
+    result = json.loads((out / "result.json").read_text())
+    rounds = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
+    for record in (result, *rounds):
+        del record["seconds"]
+    return result, rounds, (out / "ledger.jsonl").read_text()
