@@ -58,6 +58,12 @@ def write_atomically(path: Path, content: bytes | Iterable[bytes | memoryview]) 
         raise
 
 
+def private_directory(path: Path) -> Path:
+    """Make a directory for its owner alone; one that is there stays as its owner made it."""
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return path
+
+
 # ---- the server's state as tensors and JSON ---------------------------------------------------------------------
 
 
@@ -175,7 +181,7 @@ class Checkpoints:
 
     def save(self, round: int, state: Any, fleet: FleetSnapshot, progress: Mapping[str, Any]) -> None:
         """Write a checkpoint, then forget what is older than the one before it."""
-        self._directory.mkdir(parents=True, exist_ok=True)
+        private_directory(self._directory)
         files = self._save_clients(round, fleet.transport.states)
         tensors: dict[str, Tensor] = {}
         spools: list[Spool] = []

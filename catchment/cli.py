@@ -205,23 +205,74 @@ def export(
 
 
 @app.command()
+def key(
+    file: Annotated[Path, typer.Argument(help="The private key to make; the public half goes beside it.")] = Path(
+        "device.key"
+    ),
+) -> None:
+    """Make this device's key, which stays here; the server gets the public half. Nothing is ever replaced."""
+    from catchment.flower.keys import fingerprint, make_device_key
+
+    public = make_device_key(file)
+    console.print(
+        f"{file} is this device's key: it stays here, for nobody else's eyes.\n"
+        f"{public} is its public half: send it to whoever runs the server, who admits it with\n"
+        f"  catchment keys DIR --add {public.name} --client-id K\n"
+        f"and compare the fingerprint by another way, such as a call:\n"
+        f"  {fingerprint(public)}",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+@app.command()
 def keys(
     directory: Annotated[Path, typer.Argument(help="A directory of its own, for its owner alone.")],
-    clients: Annotated[int, typer.Option(help="How many; a larger number later adds the missing ones.")],
+    clients: Annotated[
+        int | None, typer.Option(help="Make keys for so many devices as well; devices that make their own are safer.")
+    ] = None,
     host: Annotated[
         list[str] | None, typer.Option(help="A name or address under which devices reach the server. May be repeated.")
     ] = None,
+    add: Annotated[Path | None, typer.Option(help="Admit the device with this public key (--client-id).")] = None,
+    client: Annotated[int | None, typer.Option("--client-id", help="Which client it is; the first is 0.")] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Revoke the key that the client has.")] = False,
+    revoke: Annotated[int | None, typer.Option(help="The client whose key shall count no more.")] = None,
 ) -> None:
-    """Make the keys and certificates of a federation over the network; nothing is ever replaced."""
-    from catchment.flower.keys import make_keys
+    """Make the keys of a server, admit devices and revoke them; without options, show who may join."""
+    from catchment.flower import admission
+    from catchment.flower.certificates import validity
+    from catchment.flower.keys import fingerprint, make_keys
 
-    made = make_keys(directory, clients, host or [])
-    table = Table("who", "files", title=f"{directory}: {len(made)} new files")
-    table.add_row("the server", "ca.crt, server.crt, server.key, and client-K.pub of every client")
-    table.add_row("device K, and nobody else", "client-K.key")
-    table.add_row("every device", "ca.crt")
-    table.add_row("nobody: keep it offline", "ca.key, which signs certificates of the server")
+    making = clients is not None or host is not None
+    if making + (add is not None) + (revoke is not None) > 1:
+        raise UserError("give one of --host and --clients (to make keys), --add, and --revoke; one thing at a time")
+    if (add is None) != (client is None) or (replace and add is None):
+        raise UserError("--add FILE and --client-id K go together, and --replace only with them")
+    if making:
+        made = make_keys(directory, clients or 0, host or [])
+        table = Table("who", "files", title=f"{_escape(str(directory))}: {len(made)} new files")
+        table.add_row("the server", "ca.crt, server.crt, server.key, federation.key, and client-K.pub of every client")
+        table.add_row("every device", "ca.crt, federation.pub")
+        if clients:
+            table.add_row("device K, and nobody else", "client-K.key")
+        table.add_row("nobody: keep it offline", "ca.key, which signs certificates of the server")
+        console.print(table)
+    elif add is not None and client is not None:
+        admission.admit(directory, add, client, replace=replace)
+    elif revoke is not None:
+        admission.revoke(directory, revoke)
+    table = Table("client", "fingerprint", "since", "revoked", title="Who may join")
+    for one in admission.admissions(directory):
+        table.add_row(str(one.client), one.fingerprint, f"{one.since:%Y-%m-%d}", one.revoked or "")
     console.print(table)
+    console.print(
+        f"{validity(directory)}\nfederation.pub is {fingerprint(directory / 'federation.pub')}",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
 
 
 @app.command()
@@ -231,12 +282,15 @@ def version() -> None:
 
 
 def main() -> None:
-    """Entry point of the `catchment` command."""
+    """Entry point of the `catchment` command; what it writes, and what it starts writes, is for its owner alone."""
+    before = os.umask(0o077)
     try:
         app()
     except CatchmentError as error:
         errors.print(f"[red]error:[/] {_escape(str(error))}", highlight=False, soft_wrap=True)
         sys.exit(error.exit_code)
+    finally:
+        os.umask(before)
 
 
 def _free_directory(parent: Path, name: str) -> Path:
@@ -314,6 +368,11 @@ def _clients_table(world: World) -> Table:
         private = ["their own"] * len(private)
     table.add_row(f"{len(sizes):,}", *private, f"{public:,}", f"{len(world.data.test):,}")
     return table
+
+
+def _warn(text: str) -> None:
+    """Say something that a person should see, whatever becomes of the logs."""
+    errors.print(f"[yellow]warning:[/] {_escape(text)}", highlight=False, soft_wrap=True)
 
 
 def _escape(text: str) -> str:

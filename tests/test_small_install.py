@@ -113,7 +113,7 @@ def test_a_device_trains_without_what_servers_and_reports_need(found: dict) -> N
         ("zstd", "codec zstd needs the package pyarrow: pip install 'catchment[zstd]'"),
         ("report", "a report needs the package matplotlib: pip install 'catchment[research]'"),
         ("picture", "a picture of what a method shows needs the package pillow: pip install 'catchment[research]'"),
-        ("keys", "making keys needs the package cryptography: pip install 'catchment[server]'"),
+        ("keys", "a key needs the package cryptography: pip install 'catchment[device]'"),
     ],
 )
 def test_a_missing_package_is_one_sentence_with_its_extra(found: dict, what: str, sentence: str) -> None:

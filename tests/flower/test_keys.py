@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 import ssl
@@ -18,6 +19,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
+    NoEncryption,
+    PrivateFormat,
     PublicFormat,
     load_ssh_private_key,
     load_ssh_public_key,
@@ -26,8 +29,8 @@ from cryptography.x509.verification import PolicyBuilder, Store, VerificationErr
 
 from catchment.cli import main
 from catchment.errors import UserError
-from catchment.flower import keys
-from catchment.flower.keys import make_keys
+from catchment.flower import certificates
+from catchment.flower.keys import check_device_key, check_keys, make_device_key, make_keys
 
 
 @pytest.fixture(scope="module")
@@ -45,12 +48,24 @@ def certificate(path: Path) -> x509.Certificate:
     return x509.load_pem_x509_certificate(path.read_bytes())
 
 
+def at(monkeypatch: pytest.MonkeyPatch, later: timedelta) -> None:
+    """Let certificates be looked at, and made, at another time than now."""
+
+    class Then(datetime):
+        @classmethod
+        def now(cls, tz: object = None) -> datetime:
+            return datetime.now(UTC) + later
+
+    monkeypatch.setattr(certificates, "datetime", Then)
+
+
 # ---- what was made
 
 
 def test_the_files_are_these_and_private_ones_are_the_owners(made: Path) -> None:
-    private = {"ca.key", "server.key", "client-0.key", "client-1.key"}
-    assert set(contents(made)) == private | {"ca.crt", "server.crt", "client-0.pub", "client-1.pub"}
+    private = {"ca.key", "server.key", "federation.key", "client-0.key", "client-1.key"}
+    public = {"ca.crt", "server.crt", "federation.pub", "client-0.pub", "client-1.pub"}
+    assert set(contents(made)) == private | public
     assert stat.S_IMODE(made.stat().st_mode) == 0o700
     for name in private:
         assert stat.S_IMODE((made / name).stat().st_mode) == 0o600, name
@@ -149,7 +164,9 @@ def test_other_hosts_than_those_of_the_certificate_are_refused_and_the_way_out_w
     directory = tmp_path / "keys"
     make_keys(directory, 1, ["a.example.org"])
     before = contents(directory)
-    with pytest.raises(UserError, match=r"is for .*a\.example\.org.*, not for 10\.0\.0\.9; .*remove server\.crt and"):
+    with pytest.raises(
+        UserError, match=r"is for .*a\.example\.org.*, not for 10\.0\.0\.9; .*--host a\.example\.org --host 10"
+    ):
         make_keys(directory, 2, ["a.example.org", "10.0.0.9"])
     assert contents(directory) == before
     (directory / "server.crt").unlink()
@@ -164,13 +181,8 @@ def test_other_hosts_than_those_of_the_certificate_are_refused_and_the_way_out_w
 def test_a_certificate_that_is_over_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_keys(tmp_path / "keys", 1, [])
 
-    class Later(datetime):
-        @classmethod
-        def now(cls, tz: object = None) -> datetime:
-            return datetime.now(UTC) + timedelta(days=keys.SERVER_DAYS + 1)
-
-    monkeypatch.setattr(keys, "datetime", Later)
-    with pytest.raises(UserError, match=r"server\.crt was valid until 20\d\d-\d\d-\d\d; remove server\.crt"):
+    at(monkeypatch, timedelta(days=certificates.SERVER_DAYS + 1))
+    with pytest.raises(UserError, match=r"server\.crt was valid until 20\d\d-\d\d-\d\d; .*remove server\.crt"):
         make_keys(tmp_path / "keys", 1, [])
 
 
@@ -179,8 +191,8 @@ def test_a_certificate_that_is_over_is_refused(tmp_path: Path, monkeypatch: pyte
     [
         (["server.crt", "server.key", "ca.key"], r"has ca\.crt but no ca\.key, .*bring ca\.key back"),
         (["server.crt", "server.key", "ca.crt"], r"has ca\.key but no ca\.crt"),
-        (["ca.crt"], r"has server\.crt but no ca\.crt; bring it back"),
-        (["server.key"], r"has server\.crt but no server\.key; bring it back"),
+        (["ca.crt"], r"has no ca\.crt; bring it back"),
+        (["server.key"], r"has no server\.key; bring it back"),
     ],
 )
 def test_a_directory_that_lost_a_half_is_refused(tmp_path: Path, gone: list[str], expected: str) -> None:
@@ -206,6 +218,115 @@ def test_damaged_and_foreign_files_are_refused(tmp_path: Path) -> None:
         make_keys(tmp_path / "other", 1, [])
 
 
+# ---- at the start of a server
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Path:
+    """A folder as a server should have it."""
+    make_keys(tmp_path / "keys", 0, ["fl.example.org"])
+    (tmp_path / "keys/ca.key").rename(tmp_path / "ca.key")
+    return tmp_path / "keys"
+
+
+def test_a_folder_in_order_has_no_warnings_and_what_lies_about_is_named(server: Path, tmp_path: Path) -> None:
+    assert check_keys(server) == []
+    (tmp_path / "ca.key").rename(server / "ca.key")
+    make_keys(server, 2, [])
+    authority, clients = check_keys(server)
+    assert re.search(r"ca\.key can sign another server for your devices; keep it offline", authority)
+    assert re.search(r"keys of clients \(client-0\.key, client-1\.key\); move each to its device", clients)
+
+
+def test_a_certificate_that_ends_within_a_month_is_a_warning_with_the_way_out(
+    server: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at(monkeypatch, timedelta(days=certificates.SERVER_DAYS - 31))
+    assert check_keys(server) == []
+    at(monkeypatch, timedelta(days=certificates.SERVER_DAYS - 29))
+    (warning,) = check_keys(server)
+    assert re.search(r"server\.crt is valid until .* only; .*catchment keys .*/keys --host fl\.example\.org", warning)
+
+
+def test_certificates_that_are_over_or_not_yet_valid_are_refused(server: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    at(monkeypatch, timedelta(days=certificates.SERVER_DAYS, seconds=9))
+    with pytest.raises(UserError, match=r"server\.crt was valid until .*--host fl\.example\.org"):
+        check_keys(server)
+    at(monkeypatch, timedelta(days=certificates.AUTHORITY_DAYS, seconds=9))
+    with pytest.raises(UserError, match=r"ca\.crt was valid until .*give every device the new ca\.crt"):
+        check_keys(server)
+    at(monkeypatch, -timedelta(days=2))
+    with pytest.raises(UserError, match=r"ca\.crt is not valid before .*; set the clock, or"):
+        check_keys(server)
+
+
+def test_a_renewed_certificate_is_believed_by_the_same_devices(
+    server: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority, federation = (server / "ca.crt").read_bytes(), (server / "federation.key").read_bytes()
+    at(monkeypatch, timedelta(days=certificates.SERVER_DAYS + 1))
+    (tmp_path / "ca.key").rename(server / "ca.key")
+    for name in ("server.crt", "server.key"):
+        (server / name).unlink()
+    assert [path.name for path in make_keys(server, 0, ["fl.example.org"])] == ["server.key", "server.crt"]
+    (server / "ca.key").unlink()
+    assert check_keys(server) == []
+    assert ((server / "ca.crt").read_bytes(), (server / "federation.key").read_bytes()) == (authority, federation)
+
+
+def test_files_of_another_federation_are_refused(server: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    make_keys(other, 0, [])
+    for names, expected in (
+        (["server.key"], r"server\.key is not the key of .*server\.crt"),
+        (["server.crt", "server.key"], r"server\.crt is not signed by .*ca\.crt"),
+        (["federation.pub"], r"federation\.key and federation\.pub are no pair"),
+    ):
+        kept = {name: (server / name).read_bytes() for name in names}
+        for name in names:
+            (server / name).write_bytes((other / name).read_bytes())
+        with pytest.raises(UserError, match=expected):
+            check_keys(server)
+        for name, content in kept.items():
+            (server / name).write_bytes(content)
+    (server / "federation.key").unlink()
+    with pytest.raises(UserError, match=r"has no federation\.key, .*catchment keys .* --clients 0"):
+        check_keys(server)
+
+
+def test_what_others_may_read_or_own_is_refused(server: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, mode in (("server.key", 0o640), ("federation.key", 0o604), (".", 0o710)):
+        path = server / name
+        before = stat.S_IMODE(path.stat().st_mode)
+        path.chmod(mode)
+        with pytest.raises(UserError, match=rf"others may read .* \(its mode is {mode:04o}\), .*: chmod [67]00"):
+            check_keys(server)
+        path.chmod(before)
+    assert check_keys(server) == []
+    me = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: me + 1)
+    with pytest.raises(UserError, match=rf"keys belongs to user {me}, and this is user {me + 1}; .*chown {me + 1}"):
+        check_keys(server)
+
+
+def test_a_device_looks_at_its_own_key(tmp_path: Path) -> None:
+    public = make_device_key(tmp_path / "device.key")
+    check_device_key(tmp_path / "device.key")
+    (tmp_path / "device.key").chmod(0o644)
+    with pytest.raises(UserError, match=r"others may read .*device\.key \(its mode is 0644\), .*: chmod 600"):
+        check_device_key(tmp_path / "device.key")
+    public.chmod(0o600)
+    with pytest.raises(UserError, match=r"device\.pub cannot be read as what its name says"):
+        check_device_key(public)
+    with pytest.raises(UserError, match=r"nowhere\.key cannot be read: No such file"):
+        check_device_key(tmp_path / "nowhere.key")
+    small = ec.generate_private_key(ec.SECP256R1()).private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+    (tmp_path / "other.key").write_bytes(small)
+    (tmp_path / "other.key").chmod(0o600)
+    with pytest.raises(UserError, match=r"other\.key is a private key of another kind; ECDSA over P-384 is expected"):
+        check_device_key(tmp_path / "other.key")
+
+
 # ---- bad input
 
 
@@ -219,13 +340,13 @@ def test_what_is_no_host_is_refused_before_anything_is_written(tmp_path: Path, h
 
 
 def test_other_bad_input(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="keys for 0 clients were asked for; at least 1 is expected"):
-        make_keys(tmp_path / "keys", 0, [])
+    with pytest.raises(UserError, match="keys for -1 clients were asked for; at least 0 is expected"):
+        make_keys(tmp_path / "keys", -1, [])
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"file cannot be made: File exists"):
         make_keys(tmp_path / "file", 1, [])
     (tmp_path / "open").mkdir(mode=0o755)
-    with pytest.raises(UserError, match=r"others may look into .*open \(its mode is 0755\)"):
+    with pytest.raises(UserError, match=r"others may read .*open \(its mode is 0755\), .*: chmod 700 .*open"):
         make_keys(tmp_path / "open", 1, [])
     assert contents(tmp_path / "open") == {}
 
@@ -244,7 +365,7 @@ def test_the_command_says_what_goes_to_whom(
 
     code, text = catchment("mine", "--clients", "2", "--host", "fl.example.org", "--host", "::2")
     assert code == 0
-    assert "mine: 8 new files" in text
+    assert "mine: 10 new files" in text
     assert re.search(r"device K, and nobody else.*client-K\.key", text)
     assert re.search(r"the server.*ca\.crt, server\.crt, server\.key", text)
     names = certificate(tmp_path / "mine/server.crt").extensions.get_extension_for_class(x509.SubjectAlternativeName)

@@ -24,7 +24,7 @@ def test_what_was_signed_is_accepted_and_nothing_else(federation: Path) -> None:
     signature = sign_run(federation / "federation.key", "mine", DIGEST)
     check_signature(federation / "federation.pub", "mine", DIGEST, signature)
     for name, digest in (("other", DIGEST), ("mine", "cd" * 32), (f'mine", "{DIGEST}', ""), ("", DIGEST)):
-        with pytest.raises(UserError, match="the run has a signature of somebody else"):
+        with pytest.raises(UserError, match="the run is not signed by the key"):
             check_signature(federation / "federation.pub", name, digest, signature)
 
 
@@ -39,13 +39,10 @@ def test_another_key_and_damaged_signatures_are_refused(federation: Path) -> Non
         signature[:-4],
         "no base64!",
         "Schlüssel",
+        "",
     ):
-        with pytest.raises(
-            UserError, match=r"signature of somebody else: one by the key of .*federation\.pub is expecte"
-        ):
+        with pytest.raises(UserError, match=r"is not signed by the key of .*federation\.pub; if its server has"):
             check_signature(federation / "federation.pub", "mine", DIGEST, given)
-    with pytest.raises(UserError, match="the run is not signed: one by"):
-        check_signature(federation / "federation.pub", "mine", DIGEST, "")
 
 
 def test_a_federation_key_stays_and_is_its_owners(federation: Path) -> None:
