@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor
 
-from catchment.checkpoint import Checkpoints, flatten, streamed, unflatten, write_atomically
+from catchment.checkpoint import Checkpoints, flatten, private_directory, streamed, unflatten, write_atomically
 from catchment.costs.ledger import Ledger, summarise
 from catchment.errors import RunError, UserError
 from catchment.experiment import Experiment
@@ -55,7 +55,7 @@ def begin(experiment: Experiment, directory: Path) -> Path:
     if (directory / "experiment.toml").exists():
         raise UserError(f"{directory} already holds a run; resume it, or choose another --out")
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        private_directory(directory)
     except OSError as error:
         raise UserError(f"{directory} cannot be made: {error.strerror}") from None
     write_atomically(directory / "experiment.toml", experiment.to_toml().encode())
