@@ -52,6 +52,13 @@ def at_least(name: str, value: float, least: float) -> None:
         raise ExperimentError(f"{name} is {value}; at least {least} is expected")
 
 
+def printable(text: object, most: int = 300) -> str:
+    """A text from another machine as one line that a terminal or a log can show: no control characters, and short."""
+    line = "".join(c if c.isprintable() else " " for c in str(text)[: 4 * most])
+    line = " ".join(line.split())
+    return line if len(line) <= most else line[: most - 3] + "..."
+
+
 @contextmanager
 def needs(what: str, extra: str) -> Iterator[None]:
     """Around imports of packages that not every install has: a missing one is a sentence that names the extra."""

@@ -92,6 +92,7 @@ class DataSettings:
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     classes: tuple[str, ...] | None = None  # names, in the order of their numbers, where the set does not say
+    most_samples: int = 100_000  # that a client with data of its own may say it has; its weight in a mean
 
     @property
     def own(self) -> bool:
@@ -155,24 +156,19 @@ class FlowerSettings:
     """`[flower]`: for `engine = "flower"`."""
 
     local: bool = True  # the clients are processes of this machine, started and ended with the run
-    host: str = "127.0.0.1"  # where the SuperLink listens
+    host: str = "127.0.0.1"  # where the server listens
     port: int = 0  # 0: one that is free
-    keys: str | None = None  # folder made by `catchment keys`; without it nothing is encrypted and anybody may join
-    wait: float = 300.0  # seconds to wait for clients: for all of them before the first round, later for `least`
-    least: int = 1  # so many reachable clients make a round
-    database: bool | None = None  # the SuperLink survives its death, and is slower; None: with keys, or if not local
-    stock: bool = False  # local clients are Flower's own SuperNodes, with a process for each message
+    keys: str | None = None  # folder made by `catchment keys`; without it nothing is encrypted
+    wait: float = 300.0  # seconds to wait for clients: for all of them before the first round, later for who left
+    least: int = 1  # so many connected clients make a round
+    answer: float = 3600.0  # seconds that a device has to answer one request
 
     def __post_init__(self) -> None:
         at_least("flower.least", self.least, 1)
         if not 0 <= self.port < 65536:
             raise ExperimentError(f"flower.port is {self.port}; a number from 0 to 65535 is expected")
         at_least("flower.wait", self.wait, 0)
-
-    @property
-    def durable(self) -> bool:
-        """Whether the SuperLink keeps what it knows in a database; public keys it keeps nowhere else."""
-        return self.keys is not None or (not self.local if self.database is None else self.database)
+        at_least("flower.answer", self.answer, 0)
 
 
 @dataclass(frozen=True)
@@ -214,6 +210,7 @@ class Experiment:
         for name, least in (("rounds", 1), ("workers", 1), ("threads", 1), ("seed", 0)):
             at_least(name, getattr(self, name), least)
         at_least("data.clients", self.data.clients, 1)
+        at_least("data.most_samples", self.data.most_samples, 1)
         for name in ("train", "test"):
             if (limit := getattr(self.data, name)) is not None:
                 at_least(f"data.{name}", limit, 1)
@@ -359,6 +356,7 @@ class Experiment:
             intrusion=intrusion,
             inspection=self.inspection,
             initial=self.models.initial,
+            most_samples=d.most_samples,
         )
         if isinstance(attack, SignFlip) and attack.around == "request" and world.wire.remembers("down"):
             raise ExperimentError(

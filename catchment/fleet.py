@@ -14,7 +14,8 @@ from catchment.attacks import Intrusion
 from catchment.client import HOLDS
 from catchment.codecs import Memory, Wire
 from catchment.costs.ledger import Ledger
-from catchment.errors import ExperimentError, ProtocolError, RunError, WireError
+from catchment.errors import CatchmentError, ExperimentError, ProtocolError, RunError, printable
+from catchment.expectations import Expectations
 from catchment.inspection import Inspection, Profile
 from catchment.message import TRAINING, Message, Payload, Request, Response
 from catchment.method import Method, contract
@@ -25,6 +26,7 @@ from catchment.transports.base import Snapshot, Transport
 Asked = TypeVar("Asked", bound=Payload)
 Answered = TypeVar("Answered", bound=Payload)
 FOREVER = float("inf")
+BARREN_ROUNDS = 3  # in a row, in which clients were asked and none gave anything that could be used, end a run
 LARGE = 2**20  # bytes of a tensor
 
 
@@ -43,7 +45,7 @@ class Counts:
 
     lost: int = 0  # no reply: unreachable, crashed, dropped
     failed: int = 0  # the client's handler raised
-    refused: int = 0  # the method did not accept what came
+    refused: int = 0  # what came was not accepted
     late: int = 0  # came after its ask was over
 
 
@@ -56,7 +58,7 @@ class _Pending:
 @dataclass
 class _RoundTally:
     answered: int = 0
-    reasons: list[str] = field(default_factory=list)  # of failed handlers
+    reasons: dict[int, str] = field(default_factory=dict)  # by client: why nothing came that could be used
 
 
 class Fleet:
@@ -75,11 +77,15 @@ class Fleet:
         deadline: float | None = None,
         intrusion: Intrusion | None = None,
         inspection: Inspection | None = None,
+        expectations: Expectations | None = None,
     ) -> None:
         self.round = 0
         self.counts = Counts()
         self.events: list[dict[str, Any]] = []  # of the round under way
         self.watch: Callable[[list[Request]], None] | None = None  # sees what is sent
+        self.overhear: Callable[[Request, Message], None] | None = None  # sees training replies as the method will
+        self._expectations = expectations or Expectations.of(method, None)
+        self._barren: list[dict[int, str]] = []  # reasons of the last rounds, if nothing of use came in them
         self._transport = transport
         self._method = method
         self._ledger = ledger
@@ -131,6 +137,11 @@ class Fleet:
             roster = sorted(roster[i] for i in picked.tolist())
         busy = self._busy()
         return [client for client in roster if client not in busy]
+
+    @property
+    def deadline(self) -> float:
+        """Seconds that replies are waited for; infinity if there is no limit."""
+        return self._deadline
 
     def ask(
         self,
@@ -188,6 +199,7 @@ class Fleet:
             message = self._opened(ready)
             if message is not None and self._lies(ready.request):
                 message = self._lie(ready, message, {})
+            message = self._checked(ready.request, message)
             if self._inspection.action != "none":
                 [(_, message)] = self._inspected([(ready, message)])
             reply = self._reply(handler, ready, message)
@@ -197,10 +209,14 @@ class Fleet:
 
     def refuse(self, reply: Reply[Any], reason: str) -> None:
         """Note that a reply was not accepted; the method goes on without it."""
-        self.counts.refused += 1
         self._tally.answered -= 1
-        self._tally.reasons.append(f"client {reply.client}: refused, {reason}")
-        self.events.append({"what": "refused", "client": reply.client, "handler": reply.handler, "why": reason})
+        self._refused(reply.client, reply.handler, reason)
+
+    def _refused(self, client: int, handler: str, reason: str) -> None:
+        reason = printable(reason)
+        self.counts.refused += 1
+        self._tally.reasons[client] = f"refused, {reason}"
+        self.events.append({"what": "refused", "client": client, "handler": handler, "why": reason})
 
     @contextmanager
     def aside(self, purpose: str) -> Iterator[None]:
@@ -279,8 +295,14 @@ class Fleet:
         if request.aside or not self._wire.touches("up"):
             return message
         memory = self._memories.get(request.client, {})
-        base = self._meant(request)
-        message, memory = self._wire.decode(message, "up", memory, number=request.sequence, base=base)
+        message, memory = self._wire.decode(
+            message,
+            "up",
+            memory,
+            number=request.sequence,
+            base=self._meant(request),
+            refuses=self._expectations.decodable(request),
+        )
         if self._wire.remembers("up"):
             self._remember(request.client, memory)
         return message
@@ -342,11 +364,13 @@ class Fleet:
                 if message is not None and self._lies(arrival.request):
                     waiting[client] = arrival, message
                     continue
+                message = self._checked(arrival.request, message)
                 if message is not None and self._intrusion and self._intrusion.attack.needs_honest:
                     honest[client] = message
                 yield arrival, message
         for place, (_, (arrival, message)) in enumerate(sorted(waiting.items())):
-            yield arrival, self._lie(arrival, message, honest, place, len(waiting))
+            lie = self._lie(arrival, message, honest, place, len(waiting))
+            yield arrival, self._checked(arrival.request, lie)
 
     def _awaited(self, requests: list[Request], until: float) -> Generator[_Arrival]:
         """The responses to these requests that come in time; what comes for others is put aside."""
@@ -381,7 +405,8 @@ class Fleet:
                 pending = self._pending.pop(response.sequence)
                 request, late = pending.request, not pending.awaited
             if response.body is not None:
-                self._ledger.book(request.client, "up", request.purpose, response.body, response.size())
+                named = response.body if self._expectations.knows(request, response.body) else Message({})
+                self._ledger.book(request.client, "up", request.purpose, named, response.size())
                 if not request.aside:
                     self._answered[request.client] = request.sequence
             if late:
@@ -390,16 +415,29 @@ class Fleet:
             return _Arrival(request, response, late)
 
     def _opened(self, arrival: _Arrival) -> Message | None:
-        """What a response says; None, counted, if there is nothing in it."""
+        """What a response says; None, counted, if there is nothing in it that can be read."""
         request, response, _ = arrival
         if response.body is None:
             self._missed(request, response.error, response.failed)
             return None
         try:
             return self._decode(request, response.body)
-        except WireError as error:
-            self._missed(request, str(error), failed=True)
+        except Exception as error:  # a client's bytes, whatever they do to the decoder
+            self._refused(request.client, request.handler, _said(error))
             return None
+
+    def _checked(self, request: Request, message: Message | None) -> Message | None:
+        """The message, if it is as handler, architecture and request lead one to expect; None, counted, if not."""
+        if message is None:
+            return None
+        try:
+            reason = self._expectations.misfit(request, message)
+        except Exception as error:
+            reason = _said(error)
+        if reason:
+            self._refused(request.client, request.handler, reason)
+            return None
+        return message
 
     def _reply(
         self, handler: Callable[..., Answered], arrival: _Arrival, message: Message | None
@@ -410,17 +448,20 @@ class Fleet:
         request = arrival.request
         try:
             body = contract(type(self._method), request.handler).reply.unpack(message)
-        except WireError as error:
-            self._missed(request, str(error), failed=True)
+        except Exception as error:
+            self._refused(request.client, request.handler, _said(error))
             return None
+        if self.overhear is not None and not request.aside:
+            self.overhear(request, message)
         self._tally.answered += 1
         return Reply(request.client, request.round, body, request.handler)  # type: ignore[arg-type]
 
     def _missed(self, request: Request, why: str, failed: bool) -> None:
         """Count a reply that there is not."""
+        why = printable(why)
         if failed:
             self.counts.failed += 1
-            self._tally.reasons.append(f"client {request.client}: {why}")
+            self._tally.reasons[request.client] = why
         else:
             self.counts.lost += 1
         self._event("failed" if failed else "lost", request, why)
@@ -457,7 +498,7 @@ class Fleet:
                 continue
             if drop:
                 self.counts.refused += 1
-                self._tally.reasons.append(f"client {request.client}: dropped, {why}")
+                self._tally.reasons[request.client] = f"dropped, {why}"
             noted = ("flagged", request.client, request.handler)
             if noted not in {(event["what"], event["client"], event["handler"]) for event in self.events}:
                 self._event("flagged", request, f"{why}; {'dropped' if drop else 'kept'}")
@@ -470,6 +511,10 @@ class Fleet:
 
     def begin_round(self, round: int) -> None:
         """Count turns and events anew; late replies that nobody took in the round they came are dropped."""
+        if self._tally.answered or not self._tally.reasons:
+            self._barren = []
+        else:
+            self._barren.append(self._tally.reasons)
         self.round = round
         self.events = []
         self._turns = {}
@@ -477,11 +522,21 @@ class Fleet:
         self._arrived = [arrival for arrival in self._arrived if not arrival.late]
 
     def check_round(self) -> None:
-        """Refuse to go on when every client that was asked failed: the experiment is wrong, not the world."""
-        if self._tally.reasons and not self._tally.answered:
-            raise RunError(
-                f"round {self.round}: all {len(self._tally.reasons)} clients failed; {self._tally.reasons[0]}"
-            )
+        """Refuse to go on when the experiment is wrong, not one client.
+
+        That is when everybody failed in the first round, or when nobody gave anything of use for some rounds in a row,
+        in which different clients were asked.
+        """
+        if self._tally.answered or not self._tally.reasons:
+            return
+        reasons = {client: why for round in (*self._barren, self._tally.reasons) for client, why in round.items()}
+        reachable = len(self._transport.roster(self.round))
+        everybody = self.round == 1 and len(self._tally.reasons) >= reachable
+        in_a_row = len(self._barren) + 1 >= BARREN_ROUNDS and len(reasons) >= min(2, reachable)
+        if everybody or in_a_row:
+            client, why = next(iter(reasons.items()))
+            rounds = f"round {self.round}" if everybody else f"rounds {self.round - len(self._barren)} to {self.round}"
+            raise RunError(f"{rounds}: all {len(reasons)} clients failed; client {client}: {why}")
 
     def snapshot(self) -> FleetSnapshot:
         """What a checkpoint must hold to go on exactly, requests in flight included."""
@@ -528,6 +583,10 @@ class Fleet:
         """For each client, the first request that a checkpoint made now does not cover."""
         pending = {p.request.client: sequence for sequence, p in self._pending.items()}
         return lambda client: pending.get(client, self._sequence)
+
+
+def _said(error: Exception) -> str:
+    return str(error) if isinstance(error, CatchmentError) else f"it cannot be read ({type(error).__name__}: {error})"
 
 
 class _Arrival(NamedTuple):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import fmean
-from typing import ClassVar, TypeVar
+from typing import Annotated, ClassVar, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +18,7 @@ from catchment.client import Client, ClientState
 from catchment.data import Samples
 from catchment.errors import ExperimentError, ModelError
 from catchment.evaluate import predict
+from catchment.expectations import Loss, Share, logits
 from catchment.fleet import Fleet
 from catchment.message import Payload
 from catchment.method import Method, Metrics, on_client
@@ -40,21 +41,21 @@ class Question(Payload):
 class Predictions(Payload):
     """Of public samples that both sides know, in their order."""
 
-    logits: Tensor  # [n, C]; probabilities where the method says so
+    logits: Annotated[Tensor, logits("n <= N_0")]  # probabilities where the method says so
 
 
 @dataclass(frozen=True)
 class Trained(Payload):
     """A client has trained."""
 
-    loss: float
+    loss: Loss
 
 
 @dataclass(frozen=True)
 class Accuracy(Payload):
     """Of a client's own model on the test set."""
 
-    accuracy: float
+    accuracy: Share
 
 
 # ---- what both sides know ----------------------------------------------------------------------------------------
@@ -103,19 +104,15 @@ def predictions(server: Server, model: nn.Module, samples: Samples) -> Tensor:
 
 
 def gather(
-    fleet: Fleet, handler: Callable[..., Predictions], bodies: Mapping[int, Payload], samples: int, classes: int
+    fleet: Fleet, handler: Callable[..., Predictions], bodies: Mapping[int, Payload], samples: int
 ) -> dict[int, Tensor]:
     """Ask for predictions of so many samples; what came, by client, less what is refused."""
     came: dict[int, Tensor] = {}
     for reply in fleet.ask(handler, bodies, in_order=True):
-        logits = reply.body.logits
-        if logits.dtype != torch.float32 or logits.shape != (samples, classes):
-            given = f"{logits.dtype} {list(logits.shape)}"
-            fleet.refuse(reply, f"logits are {given}; torch.float32 {[samples, classes]} is expected")
-        elif not bool(logits.isfinite().all()):
-            fleet.refuse(reply, "logits hold NaN or infinity")
+        if len(reply.body.logits) == samples:
+            came[reply.client] = reply.body.logits
         else:
-            came[reply.client] = logits
+            fleet.refuse(reply, f"there are logits of {len(reply.body.logits)} samples; {samples} are expected")
     return came
 
 

@@ -27,6 +27,7 @@ from catchment.errors import ProtocolError, WireError
 Scalar = bool | int | float | str
 WIRE_VERSION = "1"
 TRAINING = "training"  # the purpose of ordinary traffic; `Fleet.aside` names others
+LARGEST_HEADER = 2**20  # bytes, of what another machine sent: some thousand tensors
 
 _DTYPE_NAMES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
@@ -87,9 +88,9 @@ class Message:
             yield _raw(self.tensors[name])
 
     @staticmethod
-    def from_bytes(raw: bytes) -> tuple[Message, str]:
+    def from_bytes(raw: bytes, largest_header: int | None = None) -> tuple[Message, str]:
         """Message and envelope from the wire form."""
-        metadata, names = _header(raw)
+        metadata, names = _header(raw, largest_header)
         try:
             found = dict(safetensors.deserialize(raw))  # type: ignore[no-untyped-call]
         except safetensors.SafetensorError as error:
@@ -167,13 +168,15 @@ def _raw(tensor: Tensor) -> memoryview | bytes:
     return flat.view(torch.uint8).numpy().data if flat.numel() else b""
 
 
-def _header(raw: bytes) -> tuple[dict[str, str], list[str]]:
+def _header(raw: bytes, largest: int | None) -> tuple[dict[str, str], list[str]]:
     """Metadata and tensor names of a wire form, read by hand because safetensors gives them only for files."""
     if len(raw) < 8:
         raise WireError(f"not a message: {len(raw)} bytes given, at least 8 expected")
     length = int.from_bytes(raw[:8], "little")
     if length > len(raw) - 8:
         raise WireError(f"not a message: the header says {length:,} bytes, {len(raw) - 8:,} are there")
+    if largest is not None and length > largest:
+        raise WireError(f"the header of a message has {length:,} bytes; at most {largest:,} are taken")
     try:
         header = json.loads(raw[8 : 8 + length])
         metadata = header["__metadata__"]
@@ -199,7 +202,7 @@ class Payload:
         """The flat form."""
         tensors: dict[str, Tensor] = {}
         scalars: dict[str, Scalar] = {}
-        for name, kind, optional, scalar_types in _fields(type(self)):
+        for name, kind, optional, scalar_types in fields_of(type(self)):
             value = getattr(self, name)
             if value is None and optional:
                 continue
@@ -225,7 +228,7 @@ class Payload:
         """The payload back from its flat form; anything missing or left over is an error."""
         values: dict[str, Any] = {}
         tensors, scalars = dict(message.tensors), dict(message.scalars)  # what is left to find a place for
-        for name, kind, optional, scalar_types in _fields(cls):
+        for name, kind, optional, scalar_types in fields_of(cls):
             value: Any = None
             if kind == "tensor":
                 value = tensors.pop(name, None)
@@ -263,7 +266,8 @@ def _is_entry(item: tuple[Any, Any]) -> bool:
     return isinstance(item[0], str) and isinstance(item[1], Tensor)
 
 
-def _fields(kind: Any) -> tuple[Field, ...]:
+def fields_of(kind: Any) -> tuple[Field, ...]:
+    """The fields of a payload class; a class that cannot cross is an error."""
     return _FIELDS.get(kind) or _FIELDS.setdefault(kind, _find_fields(kind))
 
 
@@ -332,7 +336,7 @@ class Request(NamedTuple):
     @staticmethod
     def from_bytes(raw: bytes) -> Request:
         """A request from its wire form."""
-        body, envelope = Message.from_bytes(raw)
+        body, envelope = Message.from_bytes(raw, LARGEST_HEADER)
         try:
             numbers, purpose, handler = envelope.split(":")
             if not re.fullmatch("[0-9a-f]{56}", numbers):
@@ -373,7 +377,7 @@ class Response(NamedTuple):
     @staticmethod
     def from_bytes(raw: bytes) -> Response:
         """A response from its wire form."""
-        body, envelope = Message.from_bytes(raw)
+        body, envelope = Message.from_bytes(raw, LARGEST_HEADER)
         try:
             if not re.fullmatch("[0-9a-f]{45}", envelope):
                 raise ValueError("four numbers and a flag expected")

@@ -99,10 +99,14 @@ class Contract(typing.NamedTuple):
     reply: type[Payload]
 
 
+def handlers(method: type[Method[Any]]) -> list[str]:
+    """The names of a method's client handlers."""
+    return [name for name in dir(method) if getattr(getattr(method, name), "on_client", False)]
+
+
 def replies(method: type[Method[Any]]) -> set[str]:
     """The names of all that the clients of a method send."""
-    handlers = [name for name in dir(method) if getattr(getattr(method, name), "on_client", False)]
-    return {sent.name for handler in handlers for sent in fields(contract(method, handler).reply)}  # type: ignore[arg-type]
+    return {sent.name for handler in handlers(method) for sent in fields(contract(method, handler).reply)}  # type: ignore[arg-type]
 
 
 @functools.cache

@@ -19,6 +19,7 @@ from torch import Tensor
 from catchment.checkpoint import Checkpoints, flatten, private_directory, streamed, unflatten, write_atomically
 from catchment.costs.ledger import Ledger, summarise
 from catchment.errors import RunError, UserError
+from catchment.expectations import Expectations
 from catchment.experiment import Experiment
 from catchment.fleet import Fleet
 from catchment.message import Message, Request
@@ -118,6 +119,7 @@ class _Run:
             deadline=experiment.participation.deadline,
             intrusion=world.intrusion,
             inspection=world.inspection,
+            expectations=Expectations.of(world.method, world),
         )
         self.checkpoints = None if directory is None else Checkpoints(directory / "checkpoints")
         self.rounds = _Lines(None if directory is None else directory / "rounds.jsonl")

@@ -8,10 +8,9 @@ makes the features of a batch once to send them, and once more when their gradie
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
@@ -19,11 +18,12 @@ from torch import Tensor, nn
 
 from catchment.client import Client
 from catchment.data import Batch
+from catchment.data.batching import batch_sizes
 from catchment.errors import ModelError, ProtocolError
-from catchment.fleet import Fleet, Reply
+from catchment.expectations import Last, Samples, features, labels, like
 from catchment.message import Payload
 from catchment.method import Metrics
-from catchment.models import check_pair, feature_shape
+from catchment.models import check_pair
 from catchment.optimizers import load_optimizer_tensors, optimizer_tensors
 from catchment.randomness import derive, seeded_globals
 from catchment.server import Server
@@ -32,7 +32,12 @@ from catchment.world import World
 
 KEPT = ("extractor", "optimizer", "cursor")  # what a client remembers within a turn
 PREFIX = "extractor."
-Body = TypeVar("Body", bound=Payload)
+
+
+def client_extractor(world: World, client: int) -> Weights:
+    """The first weights of a client's extractor."""
+    initial = world.client_architecture(client).probe.initial
+    return {name.removeprefix(PREFIX): tensor for name, tensor in initial.items() if name.startswith(PREFIX)}
 
 
 @dataclass(frozen=True)
@@ -46,9 +51,9 @@ class Extractor(Payload):
 class Features(Payload):
     """One batch, up."""
 
-    features: Tensor  # H, [B, ...]
-    labels: Tensor  # [B]
-    last: bool  # of the turn
+    features: Annotated[Tensor, features("n <= B", least=1)]  # H
+    labels: Annotated[Tensor, labels("n <= B", least=1)]
+    last: Last  # of the turn
 
 
 @dataclass(frozen=True)
@@ -62,8 +67,8 @@ class Gradient(Payload):
 class Trained(Payload):
     """The extractor at the end of a turn, up."""
 
-    weights: dict[str, Tensor]
-    samples: int  # N_k
+    weights: Annotated[dict[str, Tensor], like(client_extractor)]
+    samples: Samples
 
 
 @dataclass
@@ -88,10 +93,14 @@ def check_halves(world: World, method: str) -> None:
 
 def first_state(server: Server) -> SplitState:
     """Both halves with their first weights."""
-    initial = server.world.client_architecture(0).probe.initial
-    extractor = {name.removeprefix(PREFIX): tensor for name, tensor in initial.items() if name.startswith(PREFIX)}
     model = server.model()
-    return SplitState(extractor, model, server.optimizer(model))
+    return SplitState(client_extractor(server.world, 0), model, server.optimizer(model))
+
+
+def most_steps(world: World, client: int, epochs: int) -> int:
+    """How many batches a client's turn has at the most."""
+    samples = world.most_samples if world.data.own else len(world.data.clients[client])
+    return epochs * max(1, len(batch_sizes(samples, world.client_optimizer.batch_size)))
 
 
 def learn(server: Server, model: nn.Module, optimizer: torch.optim.Optimizer, upload: Features) -> Gradient:
@@ -101,57 +110,6 @@ def learn(server: Server, model: nn.Module, optimizer: torch.optim.Optimizer, up
     fit(optimizer, [batch], lambda batch: F.cross_entropy(model(batch.images), batch.labels))
     assert features.grad is not None
     return Gradient(features.grad)
-
-
-def accepted(
-    fleet: Fleet, replies: Iterator[Reply[Body]], fault: Callable[[Body], str | None]
-) -> Iterator[Reply[Body]]:
-    """The replies without a fault; the others are refused, which ends their clients' turns."""
-    for reply in replies:
-        reason = fault(reply.body)
-        if reason is None:
-            yield reply
-        else:
-            fleet.refuse(reply, reason)
-
-
-def fault_in_features(world: World) -> Callable[[Features], str | None]:
-    """A function that says what is wrong with a batch of features, if anything is."""
-    edge, classes = world.client_architecture(0), world.classes
-    shape = feature_shape(edge.build(), edge.shape)
-
-    def fault(upload: Features) -> str | None:
-        features, labels = upload.features, upload.labels
-        if labels.dtype != torch.int64 or labels.ndim != 1 or not len(labels):
-            return f"labels are {_described(labels)}; int64 of shape [B] is expected, at least one"
-        if features.dtype != torch.float32 or features.shape != (len(labels), *shape):
-            return f"features are {_described(features)}; float32 of shape {[len(labels), *shape]} is expected"
-        if not 0 <= int(labels.min()) <= int(labels.max()) < classes:
-            return f"labels go from {labels.min()} to {labels.max()}; 0 to {classes - 1} is expected"
-        if not bool(features.isfinite().all()):
-            return "features are not finite; a lower optimizer.client.lr usually helps"
-        return None
-
-    return fault
-
-
-def fault_in_extractor(expected: Weights) -> Callable[[Trained], str | None]:
-    """A function that says what is wrong with an extractor that came back, if anything is."""
-
-    def fault(upload: Trained) -> str | None:
-        for name in sorted(expected.keys() | upload.weights.keys()):
-            mine, theirs = expected.get(name), upload.weights.get(name)
-            if mine is None or theirs is None or (mine.shape, mine.dtype) != (theirs.shape, theirs.dtype):
-                return f"weight {name} of the extractor is {_described(theirs)}; {_described(mine)} is expected"
-            if not bool(theirs.isfinite().all()):
-                return f"weight {name} of the extractor is not finite; a lower optimizer.client.lr usually helps"
-        return None if upload.samples >= 1 else f"the extractor comes from {upload.samples} samples; 1 or more expected"
-
-    return fault
-
-
-def _described(tensor: Tensor | None) -> str:
-    return "nothing" if tensor is None else f"{str(tensor.dtype).removeprefix('torch.')} of shape {list(tensor.shape)}"
 
 
 def stacked(server: Server, state: SplitState) -> nn.Module:

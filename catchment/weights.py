@@ -6,19 +6,30 @@ batch normalisation, which are few and break when they are approximate, go whole
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 from torch import Tensor, nn
 
 from catchment.client import ClientState
+from catchment.expectations import Loss, Samples, client_weights, like
 from catchment.fleet import Fleet, Reply
 from catchment.message import Payload
 from catchment.method import Method, Metrics
 from catchment.server import Server
 from catchment.training import Weights
 from catchment.world import World
+
+
+def client_parameters(world: World, client: int) -> Weights:
+    """The parameters of a client's model."""
+    return parameters_of(world.client_architecture(client).build())
+
+
+def client_buffers(world: World, client: int) -> Weights:
+    """What else the state dict of a client's model has."""
+    return buffers_of(world.client_architecture(client).build())
 
 
 @dataclass(frozen=True)
@@ -32,9 +43,9 @@ class GlobalModel(Payload):
 class LocalModel(Payload):
     """A trained model, up."""
 
-    weights: dict[str, Tensor]
-    samples: int
-    loss: float
+    weights: Annotated[dict[str, Tensor], like(client_weights)]
+    samples: Samples
+    loss: Loss
 
     @property
     def whole(self) -> Weights:
@@ -46,10 +57,10 @@ class LocalModel(Payload):
 class LocalParameters(Payload):
     """A trained model, up, as two fields."""
 
-    weights: dict[str, Tensor]  # parameters
-    buffers: dict[str, Tensor]
-    samples: int
-    loss: float
+    weights: Annotated[dict[str, Tensor], like(client_parameters)]
+    buffers: Annotated[dict[str, Tensor], like(client_buffers)]
+    samples: Samples
+    loss: Loss
 
     @property
     def whole(self) -> Weights:
@@ -98,37 +109,14 @@ def buffers_of(model: nn.Module) -> Weights:
     return {name: tensor for name, tensor in model.state_dict().items() if name not in parameters}
 
 
-def misfit(given: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> str:
-    """Why tensors that a client sent cannot stand for these; nothing if they can."""
-    if given.keys() != expected.keys():
-        wrong = sorted(given.keys() ^ expected.keys())
-        return f"tensors have other names than expected: {', '.join(wrong[:4])} do not match"
-    for name, tensor in given.items():
-        want = expected[name]
-        if tensor.dtype != want.dtype or tensor.shape != want.shape:
-            return f"{name} is {tensor.dtype} {list(tensor.shape)}; {want.dtype} {list(want.shape)} is expected"
-        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
-            return f"{name} holds NaN or infinity"
-    return ""
-
-
-def miscount(samples: int) -> str:
-    """Why a client cannot have trained on so many samples; how many it has is its own word."""
-    return f"it says that it has {samples} samples" if samples < 1 else ""
-
-
 def mean_model(
-    server: Server, fleet: Fleet, replies: Iterable[Reply[LocalModel] | Reply[LocalParameters]], weights: Weights
+    server: Server, replies: Iterable[Reply[LocalModel] | Reply[LocalParameters]], weights: Weights
 ) -> Weights | None:
-    """The mean, by number of samples, of models like `weights`; None if no reply could be used."""
+    """The mean, by number of samples, of models like `weights`; None if there was no reply."""
     mean = server.aggregator.running()
     for reply in replies:
-        whole, samples = reply.body.whole, reply.body.samples
-        reason = misfit(whole, weights) or miscount(samples)
-        if reason:
-            fleet.refuse(reply, reason)
-        else:
-            mean.add({name: whole[name] for name in weights}, samples)
+        whole = reply.body.whole
+        mean.add({name: whole[name] for name in weights}, reply.body.samples)
     return mean.value() if mean.weight else None
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -131,14 +131,24 @@ class Wire:
         return travelling, memory
 
     def decode(
-        self, message: Message, direction: Direction, memory: Memory, *, number: int, base: Message | None = None
+        self,
+        message: Message,
+        direction: Direction,
+        memory: Memory,
+        *,
+        number: int,
+        base: Message | None = None,
+        refuses: Callable[[str, torch.dtype, torch.Size], str] | None = None,
     ) -> tuple[Message, Memory]:
-        """The message that was coded, and the new memory of the receiver; `base` is the request that it answers."""
+        """The message that was coded, and the new memory of the receiver; `base` is the request that it answers.
+
+        `refuses` is asked about the name, dtype and shape of each coded tensor before any memory is taken for it.
+        """
         decoded = message
         if CODECS in message.scalars:
             header = _Header.parse(message.scalars[CODECS])
             scalars = {name: value for name, value in message.scalars.items() if name != CODECS}
-            decoded = Message(self._tensors(message, header, direction, memory, base), scalars)
+            decoded = Message(self._tensors(message, header, direction, memory, base, refuses), scalars)
         if self._has(direction, "delta"):
             memory = self._remember(memory, "received", direction, number, decoded.tensors)
         return decoded, memory
@@ -166,7 +176,13 @@ class Wire:
         return memory
 
     def _tensors(
-        self, message: Message, header: _Header, direction: Direction, memory: Memory, base: Message | None
+        self,
+        message: Message,
+        header: _Header,
+        direction: Direction,
+        memory: Memory,
+        base: Message | None,
+        refuses: Callable[[str, torch.dtype, torch.Size], str] | None,
     ) -> dict[str, Tensor]:
         """The tensors of the original message, in its order."""
         tensors: dict[str, Tensor] = {}
@@ -176,6 +192,8 @@ class Wire:
             if entry is None:
                 tensors[name] = parts[""]
                 continue
+            if refuses is not None and (wrong := refuses(name, entry.dtype, entry.shape)):
+                raise WireError(wrong)
             try:
                 reference = self._reference(name, entry, header, direction, memory, base)
                 coarse = stages.unpack(parts, entry.chain, entry.dtype, entry.shape, entry.nonzero)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from catchment.client import Client, ClientState
 from catchment.data import Samples
 from catchment.errors import ModelError, UserError, at_least
+from catchment.expectations import images, labels
 from catchment.fleet import Fleet
 from catchment.message import Payload
 from catchment.method import Method, Metrics, on_client
@@ -41,8 +42,8 @@ class SendData(Payload):
 class AllData(Payload):
     """A client's training data."""
 
-    images: Tensor  # uint8 [N_k, C, H, W]
-    labels: Tensor  # int64 [N_k]
+    images: Annotated[Tensor, images("N_k")]
+    labels: Annotated[Tensor, labels("N_k")]
 
 
 @dataclass

@@ -79,7 +79,7 @@ class Cronus(OwnModels[State]):
     def round(self, server: Server, state: State, fleet: Fleet) -> None:
         """Collect predictions, aggregate them robustly, send the soft labels back."""
         cohort, samples = fleet.cohort(), len(public_of(server.world))
-        came = gather(fleet, self.predict, dict.fromkeys(cohort, Question()), samples, server.world.classes)
+        came = gather(fleet, self.predict, dict.fromkeys(cohort, Question()), samples)
         if not came:
             return
         soft_labels = Predictions(self.filter(torch.stack(list(came.values())), by_sample=True))

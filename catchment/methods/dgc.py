@@ -78,7 +78,7 @@ class DGC(OneModel[GlobalState]):
         cohort = fleet.cohort()
         norm = None if self.clip is None else self.clip / max(len(cohort), 1) ** 0.5
         replies = fleet.ask(self.local_training, dict.fromkeys(cohort, ClippedTask(state.weights, norm)), in_order=True)
-        state.weights = mean_model(server, fleet, replies, state.weights) or state.weights
+        state.weights = mean_model(server, replies, state.weights) or state.weights
 
     @on_client
     def local_training(self, client: Client, request: ClippedTask) -> LocalParameters:

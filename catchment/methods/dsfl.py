@@ -86,7 +86,7 @@ class DSFL(OwnModels[State]):
         cohort = fleet.cohort()
         samples = drawn(server.world, server.round, self.samples)
         bodies = dict.fromkeys(cohort, Question())
-        came = gather(fleet, self.update_and_predict, bodies, len(samples), server.world.classes)
+        came = gather(fleet, self.update_and_predict, bodies, len(samples))
         if not came:
             return
         t = server.aggregator(torch.stack(list(came.values())), by_sample=True)  # mean of the local probabilities

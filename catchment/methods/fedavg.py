@@ -41,7 +41,7 @@ class FedAvg(OneModel[GlobalState]):
         """Send the model to the cohort, average what comes back."""
         bodies = dict.fromkeys(fleet.cohort(), GlobalModel(state.weights))
         replies = fleet.ask(self.local_training, bodies, in_order=True)
-        state.weights = mean_model(server, fleet, replies, state.weights) or state.weights
+        state.weights = mean_model(server, replies, state.weights) or state.weights
 
     @on_client
     def local_training(self, client: Client, request: GlobalModel) -> LocalModel:

@@ -79,7 +79,7 @@ class FedCAMS(OneModel[State]):
         """Algorithm 2: send the model to the cohort, average what comes back, make a step."""
         bodies = dict.fromkeys(fleet.cohort(), GlobalModel(state.weights))
         replies = fleet.ask(self.local_training, bodies, in_order=True)
-        mean = mean_model(server, fleet, replies, state.weights)
+        mean = mean_model(server, replies, state.weights)
         if mean is not None:
             self.step(state, mean)
 

@@ -75,7 +75,7 @@ class FedCOM(OneModel[GlobalState]):
         """Send the model to the cohort, go towards the mean of what comes back."""
         bodies = dict.fromkeys(fleet.cohort(), GlobalModel(state.weights))
         replies = fleet.ask(self.local_training, bodies, in_order=True)
-        mean = mean_model(server, fleet, replies, state.weights)
+        mean = mean_model(server, replies, state.weights)
         if mean is not None:
             w = parameters_of(server.client_model(0, state.weights))
             state.weights = {

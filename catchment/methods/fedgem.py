@@ -208,7 +208,7 @@ class FedGEM(LargerServer):
     def fuse(self, server: Server, state: State, fleet: Fleet, cohort: list[int]) -> Lesson:
         """The mean logits of the clients on all samples."""
         n_0, classes = state.pool.shape
-        came = gather(fleet, self.client_select, dict.fromkeys(cohort, Wanted()), n_0, classes)
+        came = gather(fleet, self.client_select, dict.fromkeys(cohort, Wanted()), n_0)
         if not came:
             return Lesson(torch.zeros(n_0, classes), torch.zeros(n_0, dtype=torch.bool))
         mean = server.aggregator(torch.stack(list(came.values())), by_sample=True)
@@ -240,7 +240,7 @@ class FedGEMS(LargerServer):
         if len(positions):
             wanted = Wanted(positions.to(torch.int32))
             bodies = dict.fromkeys(cohort, wanted)
-            came = gather(fleet, self.client_select, bodies, len(positions), server.world.classes)
+            came = gather(fleet, self.client_select, bodies, len(positions))
             if came:
                 l_c = torch.stack(list(came.values()))
                 alpha = client_weights(l_c, public.targets[positions])

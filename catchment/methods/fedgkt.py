@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -33,6 +33,7 @@ from catchment.client import Client, ClientState
 from catchment.data import Batch
 from catchment.data.batching import batch_sizes
 from catchment.errors import ExperimentError, ModelError, at_least
+from catchment.expectations import Share, Turn, features, ids, labels, logits
 from catchment.fleet import Fleet, Reply
 from catchment.losses import distillation
 from catchment.message import Payload
@@ -63,12 +64,12 @@ class Feedback(Payload):
 class Knowledge(Payload):
     """What a client knows of its samples, up: all N_k of them, or fewer if the server has the others already."""
 
-    features: Tensor  # H, [n, ...]
-    logits: Tensor  # z_k, [n, C]
-    labels: Tensor  # y_k, [n]
-    ids: Tensor  # [n], ascending
-    turn: int = 0
-    beside: int = 0  # what is not here is as in the upload of that turn
+    features: Annotated[Tensor, features("n <= N_k")]  # H
+    logits: Annotated[Tensor, logits("n <= N_k")]  # z_k
+    labels: Annotated[Tensor, labels("n <= N_k")]  # y_k
+    ids: Annotated[Tensor, ids("n <= N_k")]  # ascending
+    turn: Turn = 0
+    beside: Turn = 0  # what is not here is as in the upload of that turn
 
 
 @dataclass(frozen=True)
@@ -83,8 +84,8 @@ class ServerModel(Payload):
 class Accuracies(Payload):
     """Of one client on the test set."""
 
-    stacked: float  # its extractor followed by the server's model
-    edge: float  # its small model alone
+    stacked: Share  # its extractor followed by the server's model
+    edge: Share  # its small model alone
 
 
 @dataclass
@@ -249,26 +250,14 @@ class FedGKT(Method[State]):
 
     def refusal(self, world: World, state: State, client: int, upload: Knowledge) -> str:
         """Why an upload cannot be used; nothing if it can."""
-        own, labels, ids = self.ids_of(world, state, client, upload), upload.labels, upload.ids
-        n, shape = len(ids), world.client_architecture(client).probe.features or ()
-        for name, tensor, kind, expected in (
-            ("features", upload.features, torch.float32, (n, *shape)),
-            ("logits", upload.logits, torch.float32, (n, world.classes)),
-            ("labels", labels, torch.int64, (n,)),
-            ("ids", ids, torch.int64, (n,)),
-        ):
-            if tensor.dtype != kind or tensor.shape != expected:
-                return f"{name} are {tensor.dtype} {list(tensor.shape)}; {kind} {list(expected)} is expected"
-            if kind.is_floating_point and not _finite(tensor):
-                return f"{name} hold NaN or infinity"
-        if n and not 0 <= int(labels.min()) <= int(labels.max()) < world.classes:
-            return f"labels run from {int(labels.min())} to {int(labels.max())}; there are {world.classes} classes"
+        own, ids = self.ids_of(world, state, client, upload), upload.ids
+        n = len(ids)
         if world.data.own and client not in state.known and not (n and bool((ids.diff() > 0).all())):
             return f"{n} ids came first that are not ascending, at least one"
         if n == len(own) or client not in state.features[_shape(world, client)]:  # there is nothing to stand beside
             return "" if torch.equal(ids, own) else f"{n} ids came that are not the {len(own)} of client {client}"
-        if upload.beside != state.holds[client]:
-            return f"{n} of {len(own)} samples came beside upload {upload.beside}; {state.holds[client]} is here"
+        if upload.beside != state.holds.get(client):
+            return f"{n} of {len(own)} samples came beside upload {upload.beside}; {state.holds.get(client)} is here"
         if not bool((ids.diff() > 0).all()) or not bool(torch.isin(ids, own).all()):
             return f"{n} ids came that are not ascending ids of client {client}"
         return ""
@@ -474,8 +463,3 @@ def _extractor(model: nn.Module) -> Weights:
 def _shape(world: World, client: int) -> str:
     """The shape of a client's features, as the name of the spool they are in."""
     return "x".join(map(str, world.client_architecture(client).probe.features or ()))
-
-
-def _finite(tensor: Tensor) -> bool:
-    """Whether all numbers are finite; one cheap pass if they are, as a sum carries NaN and infinity along."""
-    return bool(tensor.sum().isfinite()) or bool(tensor.isfinite().all())

@@ -16,7 +16,7 @@ import functools
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +25,7 @@ from torch import Tensor
 from catchment.client import Client
 from catchment.data import Batch
 from catchment.errors import ExperimentError, at_least
+from catchment.expectations import Loss, client_weights, like
 from catchment.fleet import Fleet
 from catchment.losses import squared_distance
 from catchment.message import Payload
@@ -33,7 +34,7 @@ from catchment.models import generating, modules_of
 from catchment.randomness import torch_generator
 from catchment.server import Server
 from catchment.training import fit
-from catchment.weights import GlobalState, OneModel, misfit
+from catchment.weights import GlobalState, OneModel
 from catchment.world import Architecture
 
 Item = TypeVar("Item")
@@ -52,8 +53,8 @@ class Task(Payload):
 class Modules(Payload):
     """The modules of one group, up."""
 
-    weights: dict[str, Tensor]
-    loss: float
+    weights: Annotated[dict[str, Tensor], like(client_weights, part=True)]
+    loss: Loss
 
 
 @dataclass(frozen=True)
@@ -90,11 +91,10 @@ class FedKGF(OneModel[GlobalState]):
         bodies = {cohort[order[group]]: Task(state.weights, group, count) for group in range(count)}
         for reply in fleet.ask(self.local_training, bodies):
             names = in_groups(modules, count)[bodies[reply.client].group]
-            wanted = {name: state.weights[name] for module in names for name in module}
-            if reason := misfit(reply.body.weights, wanted):
-                fleet.refuse(reply, reason)
-            else:
+            if reply.body.weights.keys() == {name for module in names for name in module}:
                 state.weights = {**state.weights, **reply.body.weights}
+            else:
+                fleet.refuse(reply, f"other modules came than those of group {bodies[reply.client].group}")
 
     @on_client
     def local_training(self, client: Client, request: Task) -> Modules:

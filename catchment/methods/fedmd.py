@@ -80,7 +80,7 @@ class FedMD(OwnModels[State]):
         """Communicate, aggregate, distribute; digest and revisit are the clients'."""
         cohort = fleet.cohort()
         samples = len(drawn(server.world, server.round, self.alignment))
-        came = gather(fleet, self.communicate, dict.fromkeys(cohort, Question()), samples, server.world.classes)
+        came = gather(fleet, self.communicate, dict.fromkeys(cohort, Question()), samples)
         if not came:
             return
         consensus = Predictions(server.aggregator(torch.stack(list(came.values())), by_sample=True))

@@ -13,6 +13,7 @@ draw of the mask. `reset_every` counts rounds.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -24,14 +25,21 @@ from catchment.averaging import WeightedMean
 from catchment.client import Client, ClientState
 from catchment.data import Batch
 from catchment.errors import ExperimentError, ModelError, at_least
-from catchment.fleet import Fleet, Reply
+from catchment.expectations import Loss, Samples, like
+from catchment.fleet import Fleet
 from catchment.message import Payload
 from catchment.method import Method, Metrics, on_client
 from catchment.randomness import torch_generator
 from catchment.server import Server
 from catchment.training import Weights, fit
-from catchment.weights import buffers_of, evaluate_global, miscount, misfit, parameters_of
+from catchment.weights import buffers_of, client_buffers, evaluate_global, parameters_of
 from catchment.world import Architecture, World
+
+
+def client_masks(world: World, client: int) -> Weights:
+    """A mask for each parameter that has one."""
+    architecture = world.client_architecture(client)
+    return {name: architecture.probe.initial[name].bool() for name in masked(architecture)}
 
 
 @dataclass(frozen=True)
@@ -46,10 +54,10 @@ class Probabilities(Payload):
 class Masks(Payload):
     """One draw from a client's probabilities, up."""
 
-    masks: dict[str, Tensor]  # bool
-    buffers: dict[str, Tensor]
-    samples: int
-    loss: float
+    masks: Annotated[dict[str, Tensor], like(client_masks, kind="masks")]
+    buffers: Annotated[dict[str, Tensor], like(client_buffers)]
+    samples: Samples
+    loss: Loss
 
 
 @dataclass
@@ -102,9 +110,6 @@ class FedPM(Method[State]):
         bodies = dict.fromkeys(fleet.cohort(), Probabilities(state.theta, state.buffers))
         buffers = WeightedMean()
         for reply in fleet.ask(self.local_training, bodies, in_order=True):
-            if reason := self.reason(state, reply):
-                fleet.refuse(reply, reason)
-                continue
             state.kept = {n: state.kept.get(n, 0.0) + mask.float() for n, mask in reply.body.masks.items()}
             state.heard += 1
             buffers.add(reply.body.buffers, reply.body.samples)
@@ -112,12 +117,6 @@ class FedPM(Method[State]):
             state.buffers = buffers.value()
             # The mode of Beta(1 + kept, 1 + heard - kept), which starts from Beta(1, 1) at each reset.
             state.theta = {name: kept / state.heard for name, kept in state.kept.items()}
-
-    def reason(self, state: State, reply: Reply[Masks]) -> str:
-        """Why masks cannot be used; nothing if they can."""
-        body = reply.body
-        expected = {name: torch.empty_like(theta, dtype=torch.bool) for name, theta in state.theta.items()}
-        return misfit(body.masks, expected) or misfit(body.buffers, state.buffers) or miscount(body.samples)
 
     @on_client
     def local_training(self, client: Client, request: Probabilities) -> Masks:

@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
@@ -29,6 +29,7 @@ from catchment.client import Client, ClientState
 from catchment.data import Batch
 from catchment.ensembles import Ensemble
 from catchment.errors import Diverged, ExperimentError, ModelError, at_least
+from catchment.expectations import Loss, client_weights, like
 from catchment.fleet import Fleet
 from catchment.losses import distillation, squared_distance
 from catchment.message import Payload
@@ -38,7 +39,6 @@ from catchment.optimizers import OptimizerSettings, set_rate
 from catchment.randomness import seeded_globals, torch_generator
 from catchment.server import Server
 from catchment.training import Weights, copy_weights, fit, load_weights, tensors_of
-from catchment.weights import misfit
 from catchment.world import World
 
 SHOWN = 36  # generated images in a report
@@ -55,8 +55,8 @@ class Transferred(Payload):
 class OnDeviceModel(Payload):
     """A device's model after local training, up."""
 
-    weights: dict[str, Tensor]
-    loss: float
+    weights: Annotated[dict[str, Tensor], like(client_weights)]
+    loss: Loss
 
 
 @dataclass
@@ -201,8 +201,6 @@ class FedZKT(Method[State]):
 
     def refusal(self, server: Server, client: int, weights: Weights, images: Tensor) -> str:
         """Why an upload cannot teach; nothing if it can."""
-        if reason := misfit(weights, server.world.client_architecture(client).probe.initial):
-            return reason
         with torch.no_grad():
             logits = server.client_model(client, weights).eval()(images)
         return "" if bool(logits.isfinite().all()) else "its logits of generated images hold NaN or infinity"

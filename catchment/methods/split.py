@@ -32,16 +32,14 @@ from catchment.splitting import (
     Gradient,
     SplitState,
     Trained,
-    accepted,
     begin_turn,
     check_halves,
     continue_turn,
     end_turn,
     evaluate_stacked,
-    fault_in_extractor,
-    fault_in_features,
     first_state,
     learn,
+    most_steps,
     stacked,
 )
 from catchment.world import World
@@ -69,17 +67,20 @@ class Split(Method[SplitState]):
     def round(self, server: Server, state: SplitState, fleet: Fleet) -> None:
         """A turn for every client of the cohort; one that is lost or refused hands nothing over."""
         state.model.train()
-        fault = fault_in_features(server.world)
         for client in fleet.cohort():
-            replies = fleet.ask(self.begin, {client: Extractor(state.extractor)})
-            while (reply := next(accepted(fleet, replies, fault), None)) is not None:
-                down = learn(server, state.model, state.optimizer, reply.body)
+            end = fleet.now + fleet.deadline  # of the turn
+            steps = most_steps(server.world, client, self.client_epochs)
+            reply = next(fleet.ask(self.begin, {client: Extractor(state.extractor)}), None)
+            while reply is not None:
+                down, steps = learn(server, state.model, state.optimizer, reply.body), steps - 1
                 if reply.body.last:
-                    ends = fleet.ask(self.finish, {client: down})
-                    for end in accepted(fleet, ends, fault_in_extractor(state.extractor)):
-                        state.extractor = end.body.weights
+                    for trained in fleet.ask(self.finish, {client: down}, deadline=end - fleet.now):
+                        state.extractor = trained.body.weights
                     break
-                replies = fleet.ask(self.step, {client: down})
+                if not steps:
+                    fleet.refuse(reply, "it sends more batches than it has")
+                    break
+                reply = next(fleet.ask(self.step, {client: down}, deadline=end - fleet.now), None)
 
     @on_client
     def begin(self, client: Client, request: Extractor) -> Features:

@@ -36,16 +36,14 @@ from catchment.splitting import (
     Gradient,
     SplitState,
     Trained,
-    accepted,
     begin_turn,
     check_halves,
     continue_turn,
     end_turn,
     evaluate_stacked,
-    fault_in_extractor,
-    fault_in_features,
     first_state,
     learn,
+    most_steps,
     stacked,
 )
 from catchment.training import load_weights, tensors_of
@@ -87,23 +85,30 @@ class SplitFed(Method[SplitState]):
         state.model.train()
         cohort = fleet.cohort()
         halves = self.halves(server, state, cohort)
-        fault = fault_in_features(server.world)
+        end = fleet.now + fleet.deadline  # of the round
+        steps = {client: most_steps(server.world, client, self.client_epochs) for client in cohort}
         replies = fleet.ask(self.begin, dict.fromkeys(cohort, Extractor(state.extractor)), in_order=True)
         done: dict[int, Gradient] = {}
         while True:
             going: dict[int, Gradient] = {}
-            for reply in accepted(fleet, replies, fault):
+            for reply in replies:
+                steps[reply.client] -= 1
                 down = learn(server, *halves[reply.client], reply.body)
-                (done if reply.body.last else going)[reply.client] = down
+                if reply.body.last:
+                    done[reply.client] = down
+                elif steps[reply.client]:
+                    going[reply.client] = down
+                else:
+                    fleet.refuse(reply, "it sends more batches than it has")
             if not going:
                 break
-            replies = fleet.ask(self.step, going, in_order=True)
+            replies = fleet.ask(self.step, going, deadline=end - fleet.now, in_order=True)
         extractor, half = server.aggregator.running(), server.aggregator.running()
-        ends = fleet.ask(self.finish, dict(sorted(done.items())), in_order=True)
-        for end in accepted(fleet, ends, fault_in_extractor(state.extractor)):
-            extractor.add(end.body.weights, end.body.samples)
+        ends = fleet.ask(self.finish, dict(sorted(done.items())), deadline=end - fleet.now, in_order=True)
+        for trained in ends:
+            extractor.add(trained.body.weights, trained.body.samples)
             if self.variant == "v1":
-                half.add(halves[end.client].model.state_dict(), end.body.samples)
+                half.add(halves[trained.client].model.state_dict(), trained.body.samples)
         if extractor.weight:
             state.extractor = extractor.value()
         if half.weight:

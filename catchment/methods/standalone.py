@@ -18,6 +18,7 @@ from torch import nn
 
 from catchment.client import Client, ClientState
 from catchment.errors import at_least
+from catchment.expectations import Loss, Share
 from catchment.fleet import Fleet
 from catchment.message import Payload
 from catchment.method import Method, Metrics, on_client
@@ -37,15 +38,15 @@ class Go(Payload):
 class Done(Payload):
     """Trained."""
 
-    loss: float
+    loss: Loss
 
 
 @dataclass(frozen=True)
 class Measured(Payload):
     """A client's model on the test set."""
 
-    accuracy: float
-    loss: float
+    accuracy: Share
+    loss: Loss
 
 
 @dataclass

@@ -8,7 +8,7 @@ split learning with one exchange a batch.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +16,9 @@ from torch import Tensor, nn
 
 from catchment import Client, Fleet, Method, Metrics, Payload, Server, Weights, fit, on_client
 from catchment.averaging import WeightedMean
+from catchment.expectations import Share, client_weights, features, labels, like, logits
 from catchment.optimizers import load_optimizer_tensors, optimizer_tensors
+from catchment.splitting import client_extractor
 from catchment.training import load_weights, tensors_of
 
 
@@ -34,9 +36,9 @@ class Feedback(Payload):
 
 @dataclass(frozen=True)
 class Knowledge(Payload):
-    features: Tensor  # [N_k, ...]
-    logits: Tensor  # [N_k, C]
-    labels: Tensor  # [N_k]
+    features: Annotated[Tensor, features("N_k")]
+    logits: Annotated[Tensor, logits("N_k")]
+    labels: Annotated[Tensor, labels("N_k")]
 
 
 @dataclass
@@ -112,7 +114,7 @@ class Ask(Payload):
 
 @dataclass(frozen=True)
 class Score(Payload):
-    accuracy: float
+    accuracy: Share
 
 
 # ---- FedGEMS: the server asks for chosen samples between two of its own steps ------------------------------------
@@ -125,7 +127,7 @@ class Ids(Payload):
 
 @dataclass(frozen=True)
 class Predictions(Payload):
-    logits: Tensor  # [len(ids), C]
+    logits: Annotated[Tensor, logits("n <= N_0")]
 
 
 @dataclass
@@ -188,7 +190,7 @@ class Selective(Method[ServerModel]):
 
 @dataclass(frozen=True)
 class Model(Payload):
-    weights: dict[str, Tensor]
+    weights: Annotated[dict[str, Tensor], like(client_weights, part=True)]
 
 
 @dataclass
@@ -285,8 +287,13 @@ class Gradient(Payload):
 
 @dataclass(frozen=True)
 class Activations(Payload):
-    features: Tensor | None  # None: the epoch is over
-    labels: Tensor | None
+    features: Annotated[Tensor, features("n <= N_k", least=1)] | None  # None: the epoch is over
+    labels: Annotated[Tensor, labels("n <= N_k", least=1)] | None
+
+
+@dataclass(frozen=True)
+class Extractor(Payload):
+    weights: Annotated[dict[str, Tensor], like(client_extractor)]
 
 
 @dataclass(frozen=True)
@@ -350,5 +357,5 @@ class Split(Method[ServerModel]):
         return Metrics(sum(scores.values()) / len(scores), clients=scores)
 
     @on_client
-    def extractor(self, client: Client, request: Ask) -> Model:
-        return Model(client.model(client.state.get("model")).extractor.state_dict())
+    def extractor(self, client: Client, request: Ask) -> Extractor:
+        return Extractor(client.model(client.state.get("model")).extractor.state_dict())

@@ -1,0 +1,476 @@
+"""What a reply must look like before a method sees it: declared on the fields of payloads, checked in one place.
+
+    features: Annotated[Tensor, features("n <= N_k")]
+    labels: Annotated[Tensor, labels("n <= N_k")]
+    weights: Annotated[dict[str, Tensor], like(client_weights)]
+    samples: Samples
+    accuracy: Share
+
+Sizes are written as in the papers: `N_k` is the number of the client's samples, `N_0` that of public samples, `C` that
+of classes, `B` the most that a batch has; `n <= N_k` is any number up to `N_k`, the same throughout a reply.
+What is declared is resolved once per payload class and architecture. The same declarations say what kind of knowledge
+leaves a device. A field without one is of kind "unknown": its numbers must be finite, and that is all that is known.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.utils import get_total_norm
+
+from catchment.message import EMPTY, Message, Payload, Request, fields_of
+from catchment.method import Method, contract, handlers
+
+if TYPE_CHECKING:
+    from catchment.world import World
+
+Kind = Literal["weights", "masks", "logits", "features", "labels", "ids", "counts", "metrics", "images", "unknown"]
+Reference = Callable[["World", int], Mapping[str, Tensor]]
+
+LARGEST_NUMBER = 1e6  # of features and logits; training on larger ones overflows
+LARGEST_WHOLE = 2**53
+LONGEST_TEXT = 1000
+GROWTH = 1000.0  # times their first norm (and 1 per weight) that weights may have
+UNDECLARED_BYTES = 2**31  # of a field of which nothing is known
+
+
+# ---- declarations -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Values:
+    """A tensor field: its kind, dtype, sizes, and the least and largest of its numbers."""
+
+    kind: Kind
+    sizes: tuple[str, ...]
+    dtype: torch.dtype = torch.float32
+    low: float = -LARGEST_NUMBER
+    high: float | str = LARGEST_NUMBER  # a name stands for a size: numbers are below it
+    least: int = 0  # rows
+
+
+@dataclass(frozen=True)
+class Like:
+    """A field of tensors by name: names, dtypes and shapes are those of a reference, or with `part` of some of it."""
+
+    kind: Kind
+    reference: Reference
+    part: bool = False
+
+
+@dataclass(frozen=True)
+class Number:
+    """A scalar field: its kind and its range."""
+
+    kind: Kind
+    low: float = -LARGEST_NUMBER
+    high: float | str = LARGEST_NUMBER  # "N_k": exactly the number of the client's samples, where the server knows it
+
+
+Declaration = Values | Like | Number
+
+
+def features(rows: str, least: int = 0) -> Values:
+    """What a client's extractor makes of samples."""
+    return Values("features", (rows, "*features"), least=least)
+
+
+def logits(rows: str) -> Values:
+    """Class scores of samples."""
+    return Values("logits", (rows, "C"))
+
+
+def labels(rows: str, least: int = 0) -> Values:
+    """Classes of samples."""
+    return Values("labels", (rows,), torch.int64, 0, "C", least)
+
+
+def ids(rows: str) -> Values:
+    """Numbers of samples."""
+    return Values("ids", (rows,), torch.int64, 0, LARGEST_WHOLE)
+
+
+def images(rows: str) -> Values:
+    """The samples themselves."""
+    return Values("images", (rows, "*image"), torch.uint8, 0, 255)
+
+
+def like(reference: Reference, *, part: bool = False, kind: Kind = "weights") -> Like:
+    """Tensors as in what `reference(world, client)` gives, or with `part` some of them."""
+    return Like(kind, reference, part)
+
+
+def client_weights(world: World, client: int) -> Mapping[str, Tensor]:
+    """The state dict of a client's model."""
+    return world.client_architecture(client).probe.initial
+
+
+Samples = Annotated[int, Number("counts", 1, "N_k")]  # how many the client trained on
+Turn = Annotated[int, Number("counts", 0, 2**31)]
+Last = Annotated[bool, Number("counts", 0, 1)]
+Loss = Annotated[float, Number("metrics", -1e30, 1e30)]
+Share = Annotated[float, Number("metrics", 0, 1)]  # an accuracy
+
+
+# ---- what leaves ------------------------------------------------------------------------------------------------
+
+
+class Leaving(NamedTuple):
+    """A field of what a handler's client sends."""
+
+    handler: str
+    field: str
+    kind: Kind
+    shape: str  # in words: "[n <= N_k, C]", "as client_weights", or the type of a scalar
+
+
+@functools.cache
+def leaving(method: type[Method[Any]]) -> tuple[Leaving, ...]:
+    """All that the clients of a method send, from the payload classes themselves."""
+    return tuple(
+        Leaving(handler, name, declared.kind if declared else "unknown", shape)
+        for handler in handlers(method)
+        for name, (declared, shape) in _described(contract(method, handler).reply).items()
+    )
+
+
+def _described(reply: type[Payload]) -> dict[str, tuple[Declaration | None, str]]:
+    declared = declarations(reply)
+    found: dict[str, tuple[Declaration | None, str]] = {}
+    for field in fields_of(reply):
+        declaration = declared[field.name]
+        if isinstance(declaration, Values):
+            sizes = ", ".join(size.lstrip("*") for size in declaration.sizes)
+            shape = f"{str(declaration.dtype).removeprefix('torch.')} [{sizes}]"
+        elif isinstance(declaration, Like):
+            words = declaration.reference.__name__.replace("_", " ")
+            shape = f"{'part of ' if declaration.part else ''}{words}"
+        else:
+            shape = field.types[0].__name__ if field.types else field.kind
+        found[field.name] = (declaration, shape)
+    return found
+
+
+def declarations(reply: type[Payload]) -> Mapping[str, Declaration | None]:
+    """The declaration of each field of a payload class; None where there is none."""
+    hints = typing.get_type_hints(reply, include_extras=True)
+    return {field.name: _declaration(hints[field.name]) for field in fields_of(reply)}
+
+
+def _declaration(hint: Any) -> Declaration | None:
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):
+        return next((found for option in typing.get_args(hint) if (found := _declaration(option))), None)
+    metadata = getattr(hint, "__metadata__", ())
+    return next((item for item in metadata if isinstance(item, Declaration)), None)
+
+
+# ---- expectations -----------------------------------------------------------------------------------------------
+
+
+class Known(NamedTuple):
+    """How many samples a client has, as far as the server knows."""
+
+    samples: int
+    exact: bool  # otherwise at most that many
+
+
+class Size(NamedTuple):
+    """One size of a tensor: a number, or a name with the most that it may stand for."""
+
+    name: str  # "" for a number
+    most: int | None  # None: the client's samples
+    equal: bool = False  # to `most`
+
+    def wrong(self, given: int, known: Known, bound: dict[str, int]) -> str:
+        """What is expected instead of this number, if it is wrong."""
+        most, equal = (known.samples, self.equal and known.exact) if self.most is None else (self.most, self.equal)
+        if equal and given != most:
+            return str(most)
+        if given > most:
+            return f"at most {most:,}"
+        if self.name and bound.setdefault(self.name, given) != given:
+            return f"{bound[self.name]} as in the other fields"
+        return ""
+
+
+class Array(NamedTuple):
+    """What is expected of one tensor."""
+
+    dtype: torch.dtype
+    sizes: tuple[Size, ...]
+    low: float | None  # None: any number that is finite
+    high: float
+    least: int  # rows
+
+    def misshapen(self, name: str, dtype: torch.dtype, shape: torch.Size, known: Known, bound: dict[str, int]) -> str:
+        """What is wrong with dtype and shape, if anything is."""
+        if dtype != self.dtype or len(shape) != len(self.sizes):
+            return (
+                f"{name} is {_name(dtype)} of {len(shape)} dimensions; "
+                f"{_name(self.dtype)} of {len(self.sizes)} is expected"
+            )
+        for place, (size, given) in enumerate(zip(self.sizes, shape)):
+            if wrong := size.wrong(given, known, bound):
+                return f"{name} is of shape {list(shape)}; size {place} should be {wrong}"
+        if self.least and shape[0] < self.least:
+            return f"{name} is of shape {list(shape)}; at least {self.least} row is expected"
+        return ""
+
+    def out_of_range(self, name: str, tensor: Tensor) -> str:
+        """What is wrong with its numbers, if anything is."""
+        if self.low is None or not tensor.numel():
+            return ""
+        low, high = (number.item() for number in (tensor.aminmax() if tensor.ndim else (tensor, tensor)))
+        if self.low <= low <= high <= self.high:
+            return ""
+        return f"{name} has numbers from {low:g} to {high:g}; {self.low:g} to {self.high:g} is expected"
+
+    def bytes(self, known: Known) -> int:
+        """The most that it may take."""
+        sizes = (known.samples if size.most is None else size.most for size in self.sizes)
+        return math.prod(sizes) * self.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class Group:
+    """What is expected of a field of tensors by name."""
+
+    arrays: Mapping[str, Array]  # by the name in the message, the field's name included
+    part: bool
+    largest: float  # norm over all floating-point numbers
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What is expected of the replies of one handler by clients of one architecture."""
+
+    arrays: Mapping[str, Array | None]  # single tensors; None: undeclared
+    groups: Mapping[str, Group | None]
+    numbers: Mapping[str, tuple[Number | None, tuple[type, ...]]]
+    optional: frozenset[str]
+
+    def knows(self, name: str) -> bool:
+        """Whether a tensor of this name, or a coded part of it, may be in a reply."""
+        return self._array(name) is not False or self._array(name.rpartition(":")[0]) is not False
+
+    def refuses(self, name: str, dtype: torch.dtype, shape: torch.Size, known: Known) -> str:
+        """Why a tensor of this form cannot be in a reply; asked before it is decoded."""
+        array = self._array(name)
+        if array is False:
+            return f"there is no tensor {name!r:.80}"
+        return "" if array is None else array.misshapen(name, dtype, shape, known, {})
+
+    def _array(self, name: str) -> Array | Literal[False] | None:
+        """What is expected under a name; None if nothing is declared, False if there is no such tensor."""
+        if name in self.arrays:
+            return self.arrays[name]
+        field, slash, _ = name.partition("/")
+        if not slash or field not in self.groups:
+            return False
+        group = self.groups[field]
+        return None if group is None else group.arrays.get(name, False)
+
+    def misfit(self, message: Message, known: Known) -> str:
+        """What is wrong with a reply, if anything is."""
+        bound: dict[str, int] = {}
+        grouped: dict[str, dict[str, Tensor]] = {}
+        for name, tensor in message.tensors.items():
+            array = self._array(name)
+            if array is False:
+                return f"there is no place for a tensor {name!r:.80}"
+            if array is not None and (
+                wrong := array.misshapen(name, tensor.dtype, tensor.shape, known, bound)
+                or array.out_of_range(name, tensor)
+            ):
+                return wrong
+            if array is None and tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+                return f"{name} holds NaN or infinity"
+            if name not in self.arrays:
+                grouped.setdefault(name.partition("/")[0], {})[name] = tensor
+        for field, group in self.groups.items():
+            if group is not None and (wrong := _misfit_of_group(field, group, grouped.get(field, {}), message)):
+                if field in self.optional and field not in grouped:
+                    continue
+                return wrong
+        return self._misfit_of_numbers(message, known)
+
+    def _misfit_of_numbers(self, message: Message, known: Known) -> str:
+        for name, (number, kinds) in self.numbers.items():
+            value = message.scalars.get(name)
+            if value is None:
+                continue
+            if isinstance(value, str):
+                if len(value) > LONGEST_TEXT:
+                    return f"{name} is a text of {len(value):,} characters; at most {LONGEST_TEXT:,} are expected"
+                continue
+            if isinstance(value, bool) is not (kinds == (bool,)):
+                return f"{name} is {value}; {kinds[0].__name__} is expected"
+            low: float = -LARGEST_WHOLE if number is None else number.low
+            high = LARGEST_WHOLE if number is None else number.high
+            if isinstance(high, str):
+                high = known.samples
+                low = high if known.exact else low
+            if not low <= value <= high:
+                return f"{name} is {_short(value)}; {low:g} to {high:g} is expected"
+        return ""
+
+    def bytes(self, known: Known) -> int:
+        """The most that a reply may have on the wire."""
+        arrays = [*self.arrays.values(), *(a for group in self.groups.values() if group for a in group.arrays.values())]
+        undeclared = UNDECLARED_BYTES * (None in self.groups.values() or None in self.arrays.values())
+        names = sum(len(name) + 200 for group in self.groups.values() if group for name in group.arrays)
+        return 65_536 + names + undeclared + sum(array.bytes(known) for array in arrays if array)
+
+
+def _misfit_of_group(field: str, group: Group, given: Mapping[str, Tensor], message: Message) -> str:
+    if not group.part and len(given) != len(group.arrays) and not (group.arrays == {} == given):
+        missing = next((name for name in group.arrays if name not in given), "")
+        return f"{field} has {len(given)} tensors, {len(group.arrays)} are expected; {missing} is missing"
+    if not given and message.scalars.get(field) != EMPTY:
+        return f"{field} has no tensors"
+    numbers = [tensor for tensor in given.values() if tensor.is_floating_point()]
+    norm = float(get_total_norm(numbers)) if numbers else 0.0
+    if not norm <= group.largest:
+        return f"{field} has the norm {norm:g}; at most {group.largest:g} is expected"
+    for name, tensor in given.items():
+        if name.endswith("running_var") and bool((tensor < 0).any()):
+            return f"{name} is negative"
+    return ""
+
+
+@dataclass(frozen=True)
+class Expectations:
+    """The expectations of a method in a world, and what clients with data of their own were found to have."""
+
+    method: type[Method[Any]]
+    world: World | None  # None: only what payload classes say by themselves
+    found: dict[int, int]  # by client: samples, fixed by the first accepted reply
+    _made: dict[tuple[str, object], Expectation]
+
+    @staticmethod
+    def of(method: Method[Any], world: World | None) -> Expectations:
+        """Nothing is found yet."""
+        return Expectations(type(method), world, {}, {})
+
+    def expectation(self, handler: str, client: int) -> Expectation:
+        """Of one handler's replies by one client; made once per architecture."""
+        key = (handler, self.world and self.world.client_architecture(client))
+        if key not in self._made:
+            self._made[key] = _resolve(contract(self.method, handler).reply, self.world, client)
+        return self._made[key]
+
+    def known(self, client: int) -> Known:
+        """How many samples a client has."""
+        if client in self.found:
+            return Known(self.found[client], True)
+        if self.world is None:
+            return Known(LARGEST_WHOLE, False)
+        if self.world.data.own:
+            return Known(self.world.most_samples, False)
+        return Known(len(self.world.data.clients[client]), True)
+
+    def largest(self, request: Request) -> int:
+        """The most bytes that the reply to a request may have."""
+        return self.expectation(request.handler, request.client).bytes(self.known(request.client))
+
+    def knows(self, request: Request, message: Message) -> bool:
+        """Whether every tensor of a reply, coded or not, has a name that is expected."""
+        expectation = self.expectation(request.handler, request.client)
+        return all(map(expectation.knows, message.tensors))
+
+    def decodable(self, request: Request) -> Callable[[str, torch.dtype, torch.Size], str]:
+        """Says why a coded tensor of a reply to this request must not be decoded."""
+        expectation, known = self.expectation(request.handler, request.client), self.known(request.client)
+        return lambda name, dtype, shape: expectation.refuses(name, dtype, shape, known)
+
+    def misfit(self, request: Request, message: Message) -> str:
+        """Why a decoded reply to this request cannot be accepted; nothing if it can."""
+        known = self.known(request.client)
+        expectation = self.expectation(request.handler, request.client)
+        wrong = expectation.misfit(message, known)
+        if not wrong and not known.exact and self.world is not None:
+            for name, (number, _) in expectation.numbers.items():
+                if number is not None and number.high == "N_k" and name in message.scalars:
+                    self.found[request.client] = int(message.scalars[name])
+        return wrong
+
+
+# ---- from declarations to expectations --------------------------------------------------------------------------
+
+
+def _resolve(reply: type[Payload], world: World | None, client: int) -> Expectation:
+    arrays: dict[str, Array | None] = {}
+    groups: dict[str, Group | None] = {}
+    numbers: dict[str, tuple[Number | None, tuple[type, ...]]] = {}
+    declared = declarations(reply)
+    for field in fields_of(reply):
+        declaration = declared[field.name]
+        if field.kind == "tensor":
+            known = isinstance(declaration, Values) and world is not None
+            arrays[field.name] = _array(declaration, world, client) if known else None  # type: ignore[arg-type]
+        elif field.kind == "tensors":
+            known = isinstance(declaration, Like) and world is not None
+            groups[field.name] = _group(field.name, declaration, world, client) if known else None  # type: ignore[arg-type]
+        else:
+            numbers[field.name] = (declaration if isinstance(declaration, Number) else None, field.types)
+    optional = frozenset(field.name for field in fields_of(reply) if field.optional)
+    return Expectation(arrays, groups, numbers, optional)
+
+
+def _array(declared: Values, world: World, client: int) -> Array:
+    probe = world.client_architecture(client).probe
+    shapes = {"*features": probe.features or (), "*image": world.data.dataset.shape}
+    numbers = {
+        "C": world.classes,
+        "N_0": 0 if world.data.public is None else len(world.data.public),
+        "B": world.client_optimizer.batch_size + 1,  # a single last sample joins the batch before it
+        "N_k": None,
+    }
+    sizes: list[Size] = []
+    for text in declared.sizes:
+        if text in shapes:
+            sizes += [Size("", length, equal=True) for length in shapes[text]]
+            continue
+        name, _, most = text.partition(" <= ")
+        sizes.append(Size(name, numbers[most]) if most else Size(name, numbers[name], equal=True))
+    high = declared.high
+    if isinstance(high, str):
+        high = (numbers[high] or 1) - 1
+    return Array(declared.dtype, tuple(sizes), declared.low, high, declared.least)
+
+
+def _group(field: str, declared: Like, world: World, client: int) -> Group:
+    reference = declared.reference(world, client)
+    arrays = {
+        f"{field}/{name}": Array(
+            t.dtype,
+            tuple(Size("", length, equal=True) for length in t.shape),
+            None if t.is_floating_point() or t.dtype == torch.bool else 0,
+            LARGEST_WHOLE,
+            0,
+        )
+        for name, t in reference.items()
+    }
+    numbers = [t.detach() for t in reference.values() if t.is_floating_point()]
+    size = sum(t.numel() for t in numbers)
+    norm = float(get_total_norm(numbers)) if numbers else 0.0
+    return Group(arrays, declared.part, GROWTH * (norm + math.sqrt(size)))
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _short(value: float) -> str:
+    try:
+        return f"{value:g}"
+    except OverflowError:
+        return "a number of more than 300 digits"
