@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/installed
 DEMO := .venv/installed-for-demo
 
-.PHONY: setup demo test slow check format bench clean
+.PHONY: setup demo test slow check format bench audit hashes clean
 
 setup: $(STAMP)
 
@@ -47,6 +47,17 @@ format: setup
 
 bench: setup
 	$(BIN)/python benchmarks/engine.py
+
+# Known vulnerabilities of the pinned versions. It asks PyPI, and fails if it cannot: what was not audited is not fine.
+audit: | .venv/bin/python
+	$(BIN)/python -m venv .venv/audit
+	.venv/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
+	.venv/audit/bin/pip-audit --strict --no-deps --disable-pip --requirement constraints.txt
+
+# What an install takes on a machine of this kind, with hashes: make hashes EXTRA=server
+EXTRA ?= device
+hashes: setup
+	$(BIN)/python .ci/hashes.py $(EXTRA)
 
 clean:
 	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
