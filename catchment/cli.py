@@ -53,6 +53,7 @@ def run(
 ) -> None:
     """Run an experiment and keep everything about it in a directory."""
     experiment = Experiment.load(file, dict(parse_setting(text) for text in settings or ()))
+    _warn_of_open_doors(experiment)
     directory = out or _free_directory(Path("runs"), experiment.name)
     with _progress(experiment, directory) as observe:
         run_experiment(experiment, directory, observe=observe)
@@ -64,7 +65,9 @@ def resume(directory: Annotated[Path, typer.Argument(help="The directory of a ru
     """Go on with a run that was stopped or killed, to the very same result."""
     if not (directory / "experiment.toml").exists():
         raise UserError(f"{directory} holds no run to resume (it has no experiment.toml)")
-    with _progress(Experiment.load(directory / "experiment.toml"), directory) as observe:
+    experiment = Experiment.load(directory / "experiment.toml")
+    _warn_of_open_doors(experiment)
+    with _progress(experiment, directory) as observe:
         resume_run(directory, observe=observe)
     _show([directory])
 
@@ -90,6 +93,7 @@ def server(
     if keys is not None:
         chosen["flower.keys"] = str(keys.absolute())
     experiment = Experiment.load(file, {**dict(parse_setting(text) for text in settings or ()), **chosen})
+    _warn_of_open_doors(experiment)
     directory = out or _free_directory(Path("runs"), experiment.name)
     console.print(f"{directory}: waiting for {experiment.data.clients} clients on port {port}", highlight=False)
     with _progress(experiment, directory) as observe:
@@ -368,6 +372,19 @@ def _clients_table(world: World) -> Table:
         private = ["their own"] * len(private)
     table.add_row(f"{len(sizes):,}", *private, f"{public:,}", f"{len(world.data.test):,}")
     return table
+
+
+def _warn_of_open_doors(experiment: Experiment) -> None:
+    """Look at the keys of a federation before it starts: bad ones end it, doubtful ones and none are said."""
+    if experiment.engine != "flower" or (experiment.flower.local and experiment.flower.keys is None):
+        return
+    if experiment.flower.keys is None:
+        _warn("there are no keys: whoever reaches this machine may join as a client, and read and alter what is sent")
+        return
+    from catchment.flower.keys import check_keys
+
+    for text in check_keys(Path(experiment.flower.keys)):
+        _warn(text)
 
 
 def _warn(text: str) -> None:

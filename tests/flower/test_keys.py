@@ -27,6 +27,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
+from catchment import cli
 from catchment.cli import main
 from catchment.errors import UserError
 from catchment.flower import certificates
@@ -374,3 +375,28 @@ def test_the_command_says_what_goes_to_whom(
     code, text = catchment("mine", "--clients", "2", "--host", "b.example.org")
     assert code == 2
     assert text.startswith("error: mine/server.crt is for ")
+
+
+def test_a_person_is_warned_on_the_terminal_before_a_server_starts(
+    server: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "tiny.toml").write_text('name = "tiny"\n')
+    monkeypatch.chdir(tmp_path)
+    started: list[str | None] = []
+    monkeypatch.setattr(cli, "run_experiment", lambda experiment, *_, **__: started.append(experiment.flower.keys))
+    monkeypatch.setattr(cli, "_show", lambda directories: None)
+
+    def warned(*options: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["catchment", "server", "tiny.toml", *options])
+        with pytest.raises(SystemExit):
+            main()
+        return capsys.readouterr().err
+
+    assert warned("--keys", "keys") == ""
+    (tmp_path / "ca.key").rename(server / "ca.key")
+    assert warned("--keys", "keys").startswith(f"warning: {server}/ca.key can sign another server for your devices")
+    assert warned("--insecure").startswith("warning: there are no keys: whoever reaches this machine may join")
+    assert started == [str(server), str(server), None]
+    (server / "server.key").chmod(0o644)
+    assert warned("--keys", "keys").startswith(f"error: others may read {server}/server.key (its mode is 0644)")
+    assert len(started) == 3
