@@ -1,8 +1,8 @@
 """Catchment as a Flower app: the ServerApp runs the rounds, the ClientApp answers as one device.
 
-`flwr run` needs no more than a `pyproject.toml` that names these two. The server reads from the run's configuration
-where to keep the run (`directory`). A client reads from its node's configuration which client it is (`partition-id`)
-and where its data, its state and its own modules are (`data`, `state`, `modules`).
+For people who trust their Flower deployment: whoever reaches a stock SuperLink can start an app of their own. It takes
+no more than a `pyproject.toml` that names these two. The server reads from the run's configuration where to keep the
+run (`directory`), a client from its node's configuration where its policy is (`policy`, a `device.toml`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from flwr.serverapp import Grid, ServerApp
 from catchment.device import RealDevice
 from catchment.errors import UserError
 from catchment.flower.serving import serve_run, start_run
+from catchment.policy import Policy
 from catchment.transports.flower import content, opened
 
 
@@ -46,15 +47,10 @@ client = ClientApp()
 
 def answer(message: Message, context: Context) -> Message:
     """One message to one device."""
-    settings = context.node_config
-    data, modules = settings.get("data"), settings.get("modules")
-    device = RealDevice(
-        int(settings.get("partition-id", -1)),
-        Path(str(settings.get("state", "catchment-state"))),
-        None if data is None else Path(str(data)),
-        None if modules is None else Path(str(modules)),
-    )
-    return reply_to(message, device)[1]
+    file = context.node_config.get("policy")
+    if not file:
+        raise UserError('the node configuration has no "policy"; say where the device.toml of this device is')
+    return reply_to(message, RealDevice(Policy.load(Path(str(file)))))[1]
 
 
 def reply_to(message: Message, device: RealDevice) -> tuple[str, Message]:

@@ -1,4 +1,4 @@
-"""The processes of a run over Flower on this machine: a SuperLink, an executor for the server routine, local clients.
+"""The processes of a run over Flower on this machine: the server routine with its link, and local clients.
 
 Whoever starts them watches over them: what dies is started again and noted, the server routine goes on from its last
 checkpoint, and all end with the run. Nothing is written outside the run's directory.
@@ -7,9 +7,9 @@ checkpoint, and all end with the run. Nothing is written outside the run's direc
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -20,39 +20,22 @@ from pathlib import Path
 from typing import Any
 
 from catchment import errors
-from catchment.checkpoint import write_atomically
 from catchment.errors import RunError, UserError
 from catchment.experiment import Experiment
-from catchment.flower.serving import Papers, end_with_parent
+from catchment.flower.keys import make_device_key, make_federation_key
+from catchment.flower.serving import Papers, admitted, end_with_parent
+from catchment.policy import Policy
 from catchment.transports.devices import Faults
 
 Record = dict[str, Any]
-PATIENCE = 120.0  # seconds for a process to come up
 LIVES = 3  # so often may the server routine die without finishing a round in between
-LINK = "catchment"  # the name of the SuperLink in the configuration of Flower's command line
-
-APP = """
-[project]
-name = "catchment-run"
-version = "1.0.0"
-description = "Names the apps of an installed Catchment."
-license = "Apache-2.0"
-dependencies = []
-
-[tool.flwr.app]
-publisher = "catchment"
-
-[tool.flwr.app.components]
-serverapp = "catchment.flower.apps:server"
-clientapp = "catchment.flower.apps:client"
-
-[tool.flwr.app.config]
-directory = ""
-"""
+GOODBYE = 10.0  # seconds for the server routine to end after its result
+SERVER = "server"
 
 
 def federate(directory: Path, observe: Callable[[Record], None]) -> Record:
     """Do what is left of the run in a directory, with all the processes that it needs; returns its result."""
+    directory = directory.resolve()
     experiment = Experiment.load(directory / "experiment.toml")
     if experiment.devices.profile != "ideal" or experiment.faults != Faults():
         raise UserError(
@@ -60,7 +43,9 @@ def federate(directory: Path, observe: Callable[[Record], None]) -> Record:
             "faulty as they are: leave both out, or set engine = inprocess"
         )
     with contextlib.ExitStack() as stack:
-        federation = _Federation(experiment, directory.resolve())
+        papers = Papers(directory)
+        stack.enter_context(papers.alone())
+        federation = _Federation(experiment, papers)
         stack.callback(federation.stop)
         stack.enter_context(_ended_by_signals())
         federation.start()
@@ -68,169 +53,89 @@ def federate(directory: Path, observe: Callable[[Record], None]) -> Record:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """The environment of Flower's processes: files in one folder, no telemetry, no downloads, quick polls."""
-    found = dict(os.environ)
-    found["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{found.get('PATH', '')}"
-    found |= {
+    """The environment of processes that use Flower: its files in one folder, no telemetry, no questions to others."""
+    return os.environ | {
         "FLWR_HOME": str(folder),
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.05",
-        "UV_OFFLINE": "1",
-        "UV_CACHE_DIR": str(folder / "uv"),
         "PYTHONUNBUFFERED": "1",
         "PYTHONWARNINGS": "ignore",
     }
-    return found
 
 
 class _Federation:
-    """SuperLink, executor and clients of one run, and what is known of them."""
+    """The server routine and the local clients of one run."""
 
-    def __init__(self, experiment: Experiment, directory: Path) -> None:
+    def __init__(self, experiment: Experiment, papers: Papers) -> None:
         self.experiment = experiment
-        self.directory = directory
         self.settings = experiment.flower
-        self.papers = Papers(directory)
-        self.folder = self.papers.folder
-        self.environment = environment(self.folder / "home")
-        self.port = self.settings.port or free_port()
-        self.keys = None if self.settings.keys is None else Path(self.settings.keys)
+        self.papers = papers
+        self.folder = papers.folder
+        self.keys = papers.keys(experiment)
         self.processes: dict[str, tuple[Sequence[str], subprocess.Popen[bytes]]] = {}
+        self.listener = listen(self.settings.host, self.settings.port)
         self.seen = 0  # rounds
 
     # ---- starting ----
 
     def start(self) -> None:
-        """Bring up everything and hand in the run."""
-        if shutil.which("flower-superlink", path=self.environment["PATH"]) is None:
-            raise UserError(
-                'the engine "flower" needs Flower: pip install "catchment[server]", and run catchment from there'
-            )
-        self._write_app()
-        if self.keys is not None and not self.papers.nodes.exists():
-            self._register_keys(self.keys)
-        self._spawn("superlink", self._superlink(self.settings.host, self.port))
-        self._wait_for_link(self._address)
-        self._spawn("superexec", self._superexec())
-        if self.settings.local:
-            for client in range(self.experiment.data.clients):
-                self._spawn(f"client-{client}", self._client(client))
-        self._submit()
+        """Bring up the server routine; local clients follow when it knows what they are to approve."""
+        if self.settings.keys is None and self.keys is not None:
+            self._make_keys(self.keys)
+        self._check_keys()
+        for stale in (self.papers.error, self.papers.digest):
+            stale.unlink(missing_ok=True)
+        module = [sys.executable, "-m", "catchment.flower.serving"]
+        self._spawn(SERVER, [*module, str(self.papers.directory), str(self.listener.fileno())])
 
-    def _superlink(self, host: str, port: int) -> list[str]:
-        command = ["flower-superlink", "--host", host, "--port", str(port)]
-        command += ["--isolation", "process", "--disable-runtime-dependency-installation"]
-        if self.settings.durable:
-            command += ["--database", str(self.folder / "superlink.db")]
+    def _make_keys(self, folder: Path) -> None:
+        """Keys for this run alone, so that nobody else on this machine can join."""
+        folder.mkdir(mode=0o700, exist_ok=True)
+        if not (folder / "federation.pub").exists():
+            make_federation_key(folder)
+        for client in range(self.experiment.data.clients):
+            if not (folder / f"client-{client}.pub").exists():
+                make_device_key(folder / f"client-{client}.key")
+
+    def _check_keys(self) -> None:
         if self.keys is None:
-            return [*command, "--insecure"]
-        certificates = ("ssl-ca-certfile", "ca.crt"), ("ssl-certfile", "server.crt"), ("ssl-keyfile", "server.key")
-        for option, name in certificates:
+            return
+        needed = ["federation.key"] + (["server.crt", "server.key"] if self.settings.keys is not None else [])
+        for name in needed:
             if not (self.keys / name).is_file():
                 raise UserError(f"{self.keys} has no {name}; make it with: catchment keys {self.keys}")
-            command += [f"--{option}", str(self.keys / name)]
-        return [*command, "--enable-supernode-auth"]
+        if not admitted(self.keys, self.experiment.data.clients):
+            raise UserError(
+                f"{self.keys} has no key of a client; admit devices with: catchment keys {self.keys} --add FILE "
+                "--client-id K"
+            )
 
-    def _superexec(self) -> list[str]:
-        return ["flower-superexec", "--runtime-api-address", self._address, *self._trust]
-
-    @property
-    def _address(self) -> str:
-        """Where processes of this machine find the SuperLink."""
-        return f"{'127.0.0.1' if self.settings.host in ('0.0.0.0', '::') else self.settings.host}:{self.port}"
-
-    @property
-    def _trust(self) -> list[str]:
-        return ["--insecure"] if self.keys is None else ["--root-certificates", str(self.keys / "ca.crt")]
-
-    def _client(self, client: int) -> list[str]:
-        command = [sys.executable, "-m", "catchment", "join", self._address, "--client-id", str(client)]
-        command += ["--state", str(self.folder / "clients")]
-        if self.keys is None:
-            command += ["--insecure"]
-        else:
-            key = self.keys / f"client-{client}.key"
-            command += ["--root-certificate", str(self.keys / "ca.crt"), "--key", str(key)]
-        return [*command, "--stock"] if self.settings.stock else command
-
-    def _write_app(self) -> None:
-        """What Flower's command line takes for an app."""
-        (self.folder / "app").mkdir(exist_ok=True)
-        (self.folder / "app" / "pyproject.toml").write_text(APP.lstrip())
-
-    def _wait_for_link(self, address: str) -> None:
-        """Until the SuperLink listens; Flower's command line then finds it."""
-        host, port = address.rsplit(":", 1)
-        until = time.monotonic() + PATIENCE
-        while time.monotonic() < until:
-            if self.processes["superlink"][1].poll() is not None:
-                break
-            with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=1):
-                trust = (
-                    f"root-certificates = {json.dumps(str(self.keys / 'ca.crt'))}" if self.keys else "insecure = true"
-                )
-                (self.folder / "home").mkdir(exist_ok=True)
-                (self.folder / "home" / "config.toml").write_text(
-                    f'[superlink]\ndefault = "{LINK}"\n\n[superlink.{LINK}]\naddress = "{address}"\n{trust}\n'
-                )
-                return
-            time.sleep(0.1)
-        raise RunError(f"the SuperLink did not come up on {address}: {self._last_words('superlink')}")
-
-    def _register_keys(self, keys: Path) -> None:
-        """Let the SuperLink's database know the public keys, and the server routine which node is whose.
-
-        The SuperLink is up for that on a port that devices do not know, as it refuses those whose key it does not have.
-        """
-        for half_done in self.folder.glob("superlink.db*"):
-            half_done.unlink()
-        port = free_port()
-        self._spawn("superlink", self._superlink("127.0.0.1", port))
-        self._wait_for_link(f"127.0.0.1:{port}")
-        nodes = {}
+    def _start_clients(self) -> None:
+        host = self.settings.host
+        address = f"{'127.0.0.1' if host in ('0.0.0.0', '::') else host}:{self.listener.getsockname()[1]}"
         for client in range(self.experiment.data.clients):
-            public = keys / f"client-{client}.pub"
-            if not public.is_file():
-                raise UserError(
-                    f"{keys} has no {public.name}; make it with: "
-                    f"catchment keys {keys} --clients {self.experiment.data.clients}"
-                )
-            nodes[self._flwr("supernode", "register", str(public), LINK)["node-id"]] = client
-        self.stop()
-        write_atomically(self.papers.nodes, json.dumps(nodes).encode())
-
-    def _submit(self) -> None:
-        self.papers.pid.unlink(missing_ok=True)
-        self.papers.error.unlink(missing_ok=True)
-        setting = f"directory={json.dumps(str(self.directory))}"
-        self._flwr("run", str(self.folder / "app"), LINK, "--run-config", setting)
-        self.submitted = time.monotonic()
-
-    def _flwr(self, *arguments: str) -> Record:
-        """Flower's own command line."""
-        done = subprocess.run(
-            ["flwr", *arguments, "--format", "json"],
-            env=self.environment,
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-        )
-        try:
-            answer: Record = json.loads(done.stdout[done.stdout.index("{") :])
-        except ValueError:
-            answer = {}
-        if not answer.get("success"):
-            said = answer.get("error-message") or (done.stdout + done.stderr).strip()[-500:]
-            raise RunError(f"flwr {arguments[0]} failed: {said}")
-        return answer
+            policy = Policy.local(
+                client=client,
+                server=address,
+                state=self.folder / "clients",
+                key=self.keys and self.keys / f"client-{client}.key",
+                federation=self.keys and self.keys / "federation.pub",
+                experiment=self.papers.digest.read_text(),
+                data=None,
+                modules=None,
+            )
+            if self.settings.keys is not None:
+                certificate = Path(self.settings.keys) / "ca.crt"
+                policy = dataclasses.replace(policy, insecure=False, root_certificate=certificate)
+            file = self.folder / f"client-{client}.toml"
+            policy.write(file)
+            self._spawn(f"client-{client}", [sys.executable, "-m", "catchment", "join", "--policy", str(file)])
 
     # ---- watching ----
 
     def watch(self, observe: Callable[[Record], None]) -> Record:
         """Until the run is over: pass on its records, and start again what dies."""
-        result = self.directory / "result.json"
+        result = self.papers.directory / "result.json"
         lives = LIVES
         for _ in self._new_rounds():
             pass  # of earlier lives
@@ -239,52 +144,31 @@ class _Federation:
                 observe(record)
                 lives = LIVES
             if result.exists():
-                self._wait_for_server()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self.processes[SERVER][1].wait(GOODBYE)
                 return json.loads(result.read_text())  # type: ignore[no-any-return]
             if self.papers.error.exists():
                 kind, text = json.loads(self.papers.error.read_text())
                 raise getattr(errors, kind, RunError)(text)
-            self._revive()
-            if self._server_is_dead():
-                lives -= 1
-                if lives < 0:
-                    raise RunError(f"the server routine died {LIVES + 1} times: {self._last_words('superexec')}")
-                self.papers.note("the server routine died; it goes on from its last checkpoint")
-                self._submit()
-            time.sleep(0.1)
+            if self.settings.local and len(self.processes) == 1 and self.papers.digest.exists():
+                self._start_clients()
+            for name, (command, process) in list(self.processes.items()):
+                if (code := process.poll()) is not None and not result.exists() and not self.papers.error.exists():
+                    lives -= name == SERVER
+                    if lives < 0:
+                        raise RunError(f"the server routine died {LIVES + 1} times: {self._last_words(name)}")
+                    what = "the server routine" if name == SERVER else name
+                    self.papers.note("restarted", None, f"{what} ended with code {code} and was started again")
+                    self._spawn(name, command)
+            time.sleep(0.05)
 
     def _new_rounds(self) -> Iterator[Record]:
-        path = self.directory / "rounds.jsonl"
+        path = self.papers.directory / "rounds.jsonl"
         if path.exists():
             lines = path.read_bytes().split(b"\n")[:-1]
             for line in lines[self.seen :]:
                 yield json.loads(line)
             self.seen = len(lines)
-
-    def _revive(self) -> None:
-        for name, (command, process) in list(self.processes.items()):
-            if (code := process.poll()) is not None:
-                if name == "superlink" and not self.settings.durable:
-                    raise RunError(f"the SuperLink ended with code {code}: {self._last_words(name)}")
-                self.papers.note(f"{name} ended with code {code} and was started again")
-                self._spawn(name, command)
-                if name == "superlink":
-                    self._wait_for_link(self._address)
-
-    def _server_is_dead(self) -> bool:
-        if not self.papers.pid.exists():
-            if time.monotonic() - self.submitted > PATIENCE:
-                raise RunError(f"the server routine did not start: {self._last_words('superexec')}")
-            return False
-        if self.papers.is_at_work():
-            return False
-        return not (self.directory / "result.json").exists() and not self.papers.error.exists()
-
-    def _wait_for_server(self) -> None:
-        """Let the server routine say goodbye to the clients."""
-        until = time.monotonic() + 10
-        while time.monotonic() < until and self.papers.is_at_work():
-            time.sleep(0.1)
 
     # ---- processes ----
 
@@ -292,13 +176,14 @@ class _Federation:
         with (self.folder / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
                 command,
-                env=self.environment,
+                env=environment(self.folder / "home"),
                 cwd=self.folder,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
                 preexec_fn=end_with_parent,
+                pass_fds=[self.listener.fileno()] if name == SERVER else [],
             )
         self.processes[name] = (command, process)
 
@@ -309,7 +194,8 @@ class _Federation:
         return f"{' / '.join(line.strip() for line in lines[-4:])} (see {path})"
 
     def stop(self) -> None:
-        """End every process and what it started, kindly and then not."""
+        """End every process that this one started, kindly and then not."""
+        self.listener.close()
         started = [process for _, process in self.processes.values()]
         self.processes = {}
         for process in started:
@@ -322,14 +208,20 @@ class _Federation:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        if self.papers.is_at_work():
-            os.kill(int(self.papers.pid.read_text()), signal.SIGKILL)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that devices can connect to; it outlives the server routine, which may be started again."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=512)
+    except OSError as error:
+        raise UserError(f"cannot listen on {host}, port {port}: {error.strerror}; choose another port") from None
 
 
 def free_port() -> int:
     """A port of this machine that nothing listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+    with listen("127.0.0.1", 0) as probe:
         return int(probe.getsockname()[1])
 
 

@@ -1,34 +1,53 @@
 """Clients that joined over Flower: requests and responses as raw bytes in Flower's messages.
 
 Only Flower's public names are used here. A client is known by its number, which its node tells when it is greeted; a
-node may come, go and come back under another id at any time. One message is on its way to a client at a time, and every
-error of Flower's becomes a lost reply with its reason.
+node may come, go and come back under another id at any time. One message is on its way to a client at a time. What a
+client had in hand when it left is sent again when it is back; it is lost only when it stays away, or when the time for
+an answer is over. Nothing that a node says is an exception here.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from flwr.app import Message as Envelope
-from flwr.serverapp import Grid
 
-from catchment.errors import RunError, WireError
+from catchment.errors import RunError, WireError, printable
 from catchment.message import Request, Response
 from catchment.transports.base import PART, Snapshot, Transport, parts, pause
 
-HALF_A_DAY = 43_200.0  # seconds that a message lives where nothing else is said
-LOOK = 1.0  # seconds between two looks for nodes
+LOOK = 0.5  # seconds between two looks for nodes
 GREETING = 600.0  # seconds that a node has to answer a greeting; it may read its data first
 FAREWELL = 3.0  # seconds to wait for nodes to hear that the run is over
-FEW = 4  # replies that are looked for at a time: each that is there takes memory of its own
+GREETINGS = 3  # so often is a client greeted again for one request that it cannot place
+LARGEST = 2**31  # bytes of a response where nothing else is said
 SMALL = 250_000  # bytes
 STYPE = "catchment"
+HELLO_FIRST = "hello first"  # what a device says that does not know the run
+FAILED, EXPIRED, GONE = (
+    2,
+    3,
+    5,
+)  # Flower's codes of errors: the app failed, no answer in time, the node is not connected
 Fields = Mapping[str, str | int]
+
+
+class Grid(Protocol):
+    """The part of Flower's Grid that is used."""
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Who is connected."""
+
+    def push_messages(self, messages: Iterable[Envelope]) -> Iterable[str]:
+        """Send messages; returns their names."""
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Envelope]:
+        """Replies to messages, of those that are there."""
 
 
 def content(fields: Fields, raw: bytes | memoryview = b"") -> RecordDict:
@@ -47,9 +66,12 @@ def opened(record: RecordDict) -> tuple[dict[str, Any], bytes]:
     try:
         fields: dict[str, Any] = dict(record.config_records["fields"])
         raw = fields.pop("raw", None)
-        return fields, record.array_records["wire"]["raw"].data if raw is None else raw
+        raw = record.array_records["wire"]["raw"].data if raw is None else raw
     except (KeyError, TypeError, AttributeError) as error:
         raise WireError(f"this is not a message of Catchment's ({type(error).__name__}: {error})") from None
+    if not isinstance(raw, bytes):
+        raise WireError(f"this is not a message of Catchment's ({type(raw).__name__} in place of bytes)")
+    return fields, raw
 
 
 @dataclass
@@ -58,6 +80,8 @@ class _Errand:
 
     request: Request
     raw: bytes = b""
+    expires: float = float("inf")  # set when it is first sent
+    greetings: int = 0
     sent: int = 0  # parts
     expected: int = 0  # parts of the response
     received: list[bytes] = field(default_factory=list)
@@ -67,6 +91,11 @@ class _Errand:
         """What tells it from the client's other requests."""
         r = self.request
         return f"{r.life}-{r.sequence}-{r.purpose}-{r.round}-{r.turn}"
+
+    def begin(self) -> None:
+        """Nothing of it has crossed."""
+        self.sent = self.expected = 0
+        self.received = []
 
 
 class Flower(Transport):
@@ -81,33 +110,47 @@ class Flower(Transport):
         federation: str,
         version: str,
         clients: int,
+        signature: str = "",
         wait: float = 300.0,
         least: int = 1,
+        answer: float = 3600.0,
         deadline: float | None = None,
-        nodes: Mapping[int, int] | None = None,
+        largest: Callable[[Request], int] = lambda request: LARGEST,
+        client_of: Callable[[int], int | None] | None = None,
         notices: Callable[[], list[dict[str, Any]]] = list,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """`experiment` is its TOML, `form` that of its data, `federation` the name of the run on the devices' disks.
 
-        `nodes` says which node may speak for a client (node -> client); without it, any may. `notices` gives events
-        that others saw, such as a SuperLink that was restarted.
+        `signature` is that of the run by the federation's key. `largest` says how many bytes the response to a request
+        may have, `client_of` which client's key a node has (without it, any may speak for any). `notices` gives events
+        that others saw, `sleep` waits until something may have arrived, or for so many seconds.
         """
         self._grid = grid
-        self._told: dict[str, str | int] = {"experiment": experiment, "form": form, "federation": federation}
-        self._version = version
+        self._greeting: Fields = {
+            "version": version,
+            "experiment": experiment,
+            "form": form,
+            "federation": federation,
+            "signature": signature,
+        }
+        self._told: dict[str, str | int] = {"federation": federation}
         self._clients = clients
         self._wait = wait
         self._least = least
-        self._ttl = HALF_A_DAY if deadline is None else 2 * deadline + 60  # a late reply is still a reply
-        self._allowed = nodes
+        self._answer = answer if deadline is None else min(answer, 2 * deadline + 60)  # a late reply is still a reply
+        self._largest = largest
+        self._client_of = client_of
         self._notices = notices
+        self._sleep = sleep
         self._news: list[dict[str, Any]] = []
         self._began = time.monotonic()
         self._offset = 0.0  # of the clock, by the lives before this one
         self._looked = float("-inf")
         self._waited = False  # for everybody, before the first round
         self._nodes: dict[int, int] = {}  # client -> node
-        self._greeted: dict[int, float] = {}  # node -> when its greeting was sent, or answered
+        self._left: dict[int, float] = {}  # client -> when it left
+        self._greeted: set[int] = set()  # nodes
         self._greetings: dict[str, int] = {}  # message -> node
         self._excuses: dict[int, str] = {}  # node -> why it does not take part
         self._waiting: dict[int, deque[_Errand]] = {}
@@ -123,7 +166,10 @@ class Flower(Transport):
     # ---- nodes ----
 
     def roster(self, round: int) -> Sequence[int]:
-        """The clients whose nodes are connected; waits for all before the first round, later for a few."""
+        """The clients that are connected, or left a moment ago; waits for all before the first round, later for a few.
+
+        Whoever is back within `wait` seconds misses nothing, so that a restart does not change what is computed.
+        """
         enough = self._least if self._waited else self._clients
         began = time.monotonic()
         until = began + self._wait
@@ -135,9 +181,13 @@ class Flower(Transport):
                 if len(self._nodes) >= self._least:
                     break
                 raise RunError(self._too_few(round))
-            time.sleep(pause(time.monotonic() - began))
+            self._sleep(pause(time.monotonic() - began))
         self._waited = True
-        return sorted(self._nodes)
+        return [client for client in range(self._clients) if self._is_expected(client)]
+
+    def _is_expected(self, client: int) -> bool:
+        """Whether a client is connected, or may be back in time."""
+        return client in self._nodes or time.monotonic() - self._left.get(client, self._began) < self._wait
 
     def _too_few(self, round: int) -> str:
         excuses = "; ".join(f"node {node}: {why}" for node, why in self._excuses.items())
@@ -154,44 +204,59 @@ class Flower(Transport):
             for client, node in list(self._nodes.items()):
                 if node not in present:
                     self._note("left", client, "its node is not connected any more")
-                    del self._nodes[client]
-            for node in [node for node in self._greeted if node not in present]:
-                del self._greeted[node]  # it is greeted again when it comes back
+                    self._part(client, time.monotonic())
+            for node in self._greeted - present:  # it is greeted again when it comes back
+                self._greeted.discard(node)
                 self._excuses.pop(node, None)
-            for node in sorted(present - self._greeted.keys()):
+            for node in sorted(present - self._greeted):
                 self._greet(node)
-        for group in _batched(list(self._greetings), FEW):
-            for reply in self._grid.pull_messages(group):
-                self._heard(self._greetings.pop(reply.metadata.reply_to_message_id), reply)
+        for message, node in list(self._greetings.items()):
+            for reply in self._grid.pull_messages([message]):
+                del self._greetings[message]
+                self._heard(node, reply)
+
+    def _part(self, client: int, when: float) -> None:
+        """A client is not there any more since some time."""
+        del self._nodes[client]
+        self._left[client] = when
 
     def _greet(self, node: int) -> None:
-        self._greeted[node] = time.monotonic()
-        body = content({"version": self._version, **self._told})
-        message = self._push(node, "query.hello", body, GREETING)
-        if message is None:
-            del self._greeted[node]
-        else:
+        message = self._push(node, "query.hello", content(self._greeting), GREETING)
+        if message:
+            self._greeted.add(node)
             self._greetings[message] = node
 
     def _heard(self, node: int, reply: Envelope) -> None:
         """What a node said of itself."""
-        fields, _, why = _reply(reply)
-        client = fields.get("client")
-        if not why and (not isinstance(client, int) or not 0 <= client < self._clients):
-            why = f"says that it is client {client}; there are clients 0 to {self._clients - 1}"
-        if not why and self._allowed is not None and self._allowed.get(node) != client:
-            why = f"says that it is client {client}, but its key is that of client {self._allowed.get(node)}"
+        fields, _, why, code = _opened(reply)
+        if code in (EXPIRED, GONE):
+            self._greeted.discard(node)  # and is greeted again, if it is there
+            return
+        client, samples = fields.get("client"), fields.get("samples", 0)
+        own = client if self._client_of is None else self._client_of(node)
+        if not why and (type(client) is not int or not 0 <= client < self._clients):
+            why = f"says that it is client {printable(client, 40)}; there are clients 0 to {self._clients - 1}"
+        if not why and own != client:
+            why = f"says that it is client {client}, but its key is that of client {own}"
+        if not why and type(samples) is not int:
+            why = f"says that it has {printable(samples, 40)} samples"
         if why or not isinstance(client, int):
+            known = client if type(client) is int and 0 <= client < self._clients else None
             self._excuses[node] = why
-            self._note("refused", client if isinstance(client, int) else None, f"node {node} may not join: {why}")
+            self._note("refused", known, f"node {node} may not join: {why}")
             return
         before = self._nodes.get(client)
         self._nodes[client] = node
-        self._note("joined", client, f"node {node} has {fields.get('samples', 0)} samples")
+        if before == node:
+            return  # it was greeted again
+        self._note("joined", client, f"node {node} has {samples} samples")
         if client in self._trained and fields.get("states") == 0:
             self._note("forgot", client, "the device came back without the state of this run, and begins anew")
-        if before is not None and before != node:  # the device was started anew; what it had in hand is gone
-            self._lose(before, "the device was restarted")
+        for message, (_, at, errand) in list(self._flying.items()):
+            if at == before:  # what it had in hand is sent again, unless it is answered already
+                del self._flying[message]
+                replies = list(self._grid.pull_messages([message]))
+                self._arrived(client, at, errand, replies[0]) if replies else self._again(client, errand)
 
     # ---- requests and responses ----
 
@@ -207,15 +272,15 @@ class Flower(Transport):
         while not self._ready:
             if not self._flying and not self._waiting:
                 return None
-            for group in _batched(list(self._flying), FEW):
-                for reply in self._grid.pull_messages(group):
-                    self._arrived(*self._flying.pop(reply.metadata.reply_to_message_id), reply)
+            for message in list(self._flying):
+                for reply in self._grid.pull_messages([message]):
+                    self._arrived(*self._flying.pop(message), reply)
             self._look()
             self._feed()
             if not self._ready:
                 if self.now >= until:
                     return None
-                time.sleep(min(pause(self.now - began), max(0.0, until - self.now)))
+                self._sleep(min(pause(self.now - began), max(0.0, until - self.now)))
         return self._ready.popleft()
 
     def _feed(self) -> None:
@@ -224,18 +289,23 @@ class Flower(Transport):
         for client in [client for client in self._waiting if client not in busy]:
             errands = self._waiting[client]
             node = self._nodes.get(client)
-            if node is None and not self._waited and time.monotonic() - self._began < self._wait:
-                continue  # asked again after a resume, and not yet back
+            over = time.monotonic() >= errands[0].expires
+            if not over and (node in self._greetings.values() or (node is None and self._is_expected(client))):
+                continue
             errand = errands.popleft()
             if not errands:
                 del self._waiting[client]
-            if node is None:
+            if over:
+                self._ready.append(_lost(errand.request, "the time for an answer is over"))
+            elif node is None:
                 self._ready.append(_lost(errand.request, "the client is not connected"))
             else:
                 self._go(client, node, errand)
 
     def _go(self, client: int, node: int, errand: _Errand) -> None:
         """Send the next message of an errand: a part of the request, or a wish for a part of the response."""
+        now = time.monotonic()
+        errand.expires = min(errand.expires, now + self._answer)
         errand.raw = errand.raw or errand.request.to_bytes()
         count = parts(len(errand.raw))
         fields = {"key": errand.key, **self._told}
@@ -243,54 +313,72 @@ class Flower(Transport):
             fields |= {"part": errand.sent, "parts": count}
             start = errand.sent * PART
             errand.sent += 1
-            message = self._push(
-                node, "train.ask", content(fields, memoryview(errand.raw)[start : start + PART]), self._ttl
-            )
+            kind, body = "train.ask", content(fields, memoryview(errand.raw)[start : start + PART])
         else:
             fields |= {"part": len(errand.received)}
-            message = self._push(node, "train.fetch", content(fields), self._ttl)
-        if message is None:
-            self._ready.append(_lost(errand.request, "the SuperLink did not take the message"))
-        else:
+            kind, body = "train.fetch", content(fields)
+        message = self._push(node, kind, body, max(0.001, errand.expires - now))
+        if message:
             self._flying[message] = (client, node, errand)
+        else:
+            self._again(client, errand)
 
-    def _push(self, node: int, kind: str, body: RecordDict, ttl: float) -> str | None:
+    def _again(self, client: int, errand: _Errand) -> None:
+        """Send an errand once more, before what else waits for the client."""
+        errand.begin()
+        self._waiting.setdefault(client, deque()).appendleft(errand)
+
+    def _push(self, node: int, kind: str, body: RecordDict, ttl: float) -> str:
+        """The name of a message that was sent; "" if its node is not connected."""
         sent = list(self._grid.push_messages([Envelope(body, node, kind, ttl=ttl)]))
-        return sent[0] if sent and sent[0] else None
+        return sent[0] if sent and sent[0] else ""
 
     def _arrived(self, client: int, node: int, errand: _Errand, reply: Envelope) -> None:
         """A reply to a message of an errand: send the next one, or hand over the response."""
-        fields, raw, why = _reply(reply)
-        if why:
-            gone = reply.has_error()  # Flower's word, not the device's
-            self._ready.append(_lost(errand.request, why) if gone else _failed(errand.request, why))
-            return
-        count = fields.get("parts", errand.expected)
-        if count == 0:  # of the request, and there are more
+        fields, raw, why, code = _opened(reply)
+        if code == GONE:
+            self._again(client, errand)
+        elif why == HELLO_FIRST and errand.greetings < GREETINGS:
+            errand.greetings += 1
+            self._greet(node)
+            self._again(client, errand)
+        elif code == EXPIRED:
+            self._ready.append(_lost(errand.request, why))
+            if self._nodes.get(client) == node:  # it hangs: it is asked again when it has answered a greeting
+                self._note("left", client, "it has not answered in time")
+                self._part(client, float("-inf"))
+                self._greeted.discard(node)
+        elif why:
+            self._ready.append(_lost(errand.request, why)._replace(failed=code in (0, FAILED)))
+        else:
+            self._accept(client, node, errand, fields.get("parts", errand.expected), raw)
+
+    def _accept(self, client: int, node: int, errand: _Errand, count: object, raw: bytes) -> None:
+        """One more part of a response, or the word that the next of the request may come."""
+        request = errand.request
+        if type(count) is int and count == 0 and errand.sent < parts(len(errand.raw)):
             self._go(client, node, errand)
             return
-        errand.expected = int(count)
+        most = parts(self._largest(request))
+        if type(count) is not int or not 1 <= count <= most or errand.expected not in (0, count) or len(raw) > PART:
+            said = f"{printable(count, 40)} parts, {len(raw)} bytes in this one"
+            self._ready.append(_failed(request, f"a response of {said}; at most {most} of {PART} are expected"))
+            return
+        errand.expected = count
         errand.received.append(raw)
-        if len(errand.received) < errand.expected:
+        if len(errand.received) < count:
             self._go(client, node, errand)
             return
-        whole = errand.received[0] if errand.expected == 1 else b"".join(errand.received)
+        whole = raw if count == 1 else b"".join(errand.received)
         try:
             response = Response.from_bytes(whole)
-        except WireError as error:
-            response = _failed(errand.request, str(error))
-        request = errand.request
+        except Exception as error:  # bytes of a stranger
+            response = _failed(request, f"the response cannot be read: {printable(error)}")
         if (response.client, response.sequence, response.aside) != (request.client, request.sequence, request.aside):
             response = _failed(request, f"client {client} answered another request")
         elif not request.aside:
             self._trained.add(client)
         self._ready.append(response)
-
-    def _lose(self, node: int, why: str) -> None:
-        for message, (_, at, errand) in list(self._flying.items()):
-            if at == node:
-                del self._flying[message]
-                self._ready.append(_lost(errand.request, why))
 
     # ---- checkpoints and the end ----
 
@@ -314,28 +402,23 @@ class Flower(Transport):
     def close(self) -> None:
         """Tell the nodes that the run is over; who does not listen for a moment is not waited for."""
         body = content(self._told)
-        messages = {self._push(node, "query.bye", body, FAREWELL) for node in self._nodes.values()} - {None}
+        messages = {self._push(node, "query.bye", body, FAREWELL) for node in self._nodes.values()} - {""}
         until = time.monotonic() + FAREWELL
         while messages and time.monotonic() < until:
-            messages -= {m for m in messages if m is not None and list(self._grid.pull_messages([m]))}
-            time.sleep(pause(0))
+            messages -= {message for message in messages if list(self._grid.pull_messages([message]))}
+            self._sleep(pause(0))
 
 
-def _batched(items: list[str], size: int) -> Iterator[list[str]]:
-    """Items, so many at a time."""
-    for start in range(0, len(items), size):
-        yield items[start : start + size]
-
-
-def _reply(reply: Envelope) -> tuple[dict[str, Any], bytes, str]:
-    """Fields, bytes, and what went wrong, if anything."""
+def _opened(reply: Envelope) -> tuple[dict[str, Any], bytes, str, int]:
+    """Fields, bytes, and what went wrong, if anything: in words, and as Flower's code where it is Flower's word."""
     if reply.has_error():
-        return {}, b"", f"{reply.error.reason or 'no reason given'} (Flower's code {reply.error.code})"
+        code = reply.error.code
+        return {}, b"", f"{printable(reply.error.reason or 'no reason given')} (Flower's code {code})", code
     try:
         fields, raw = opened(reply.content)
-    except WireError as error:
-        return {}, b"", str(error)
-    return fields, raw, str(fields.get("error", ""))
+    except Exception as error:  # content of a stranger
+        return {}, b"", f"the reply cannot be read: {printable(error)}", 0
+    return fields, raw, printable(fields.get("error", "")), 0
 
 
 def _lost(request: Request, why: str) -> Response:

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("flwr")
 
 import torch
-from flwr.app import Error, Message
+from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from catchment.errors import RunError
@@ -56,10 +56,7 @@ class Grid:
         return ids
 
     def pull_messages(self, message_ids):
-        there = [number for number in message_ids if number in self.replies]
-        for number in there:
-            self.replies[number].metadata.__dict__["_reply_to_message_id"] = number
-        return [self.replies.pop(number) for number in there]
+        return [self.replies.pop(number) for number in message_ids if number in self.replies]
 
     def kinds(self, node):
         return [kind for to, kind, _ in self.sent if to == node and kind != "query.bye"]
@@ -127,7 +124,7 @@ def test_one_message_is_on_its_way_to_a_client_at_a_time():
     assert held[1].aside
 
 
-@pytest.mark.parametrize(("code", "reason"), [(5, "node is unavailable"), (3, "message expired"), (8, "stopped")])
+@pytest.mark.parametrize(("code", "reason"), [(3, "message expired"), (8, "stopped")])
 def test_an_error_of_flowers_is_a_lost_reply_with_its_reason(code, reason):
     grid = Grid(n10=node(0, lambda asked: Error(code, reason)))
     carrier = transport(grid, clients=1)
@@ -212,16 +209,13 @@ def test_long_requests_and_responses_travel_in_parts(monkeypatch, tmp_path):
     assert not list(tmp_path.rglob("*box"))
 
 
-def test_the_life_of_a_message_follows_from_the_deadline():
+@pytest.mark.parametrize(("settings", "life"), [({"deadline": 100.0}, 260.0), ({"answer": 50.0}, 50.0), ({}, 3600.0)])
+def test_the_life_of_a_message_follows_from_the_time_for_an_answer_and_the_deadline(settings, life):
     grid = Grid(n10=node(0))
-    carrier = transport(grid, clients=1, deadline=100.0)
+    carrier = transport(grid, clients=1, **settings)
     carrier.roster(1)
     carrier.push([request(0)])
-    assert grid.sent[-1][2].metadata.ttl == 260.0
-    carrier = transport(grid, clients=1)
-    carrier.roster(1)
-    carrier.push([request(0)])
-    assert grid.sent[-1][2].metadata.ttl == flower.HALF_A_DAY
+    assert grid.sent[-1][2].metadata.ttl == pytest.approx(life, abs=0.1)
 
 
 def test_a_deadline_ends_the_wait_and_the_reply_comes_late():
@@ -271,31 +265,213 @@ def test_a_client_that_comes_later_takes_part_from_then_on():
     assert carrier.news() == []
 
 
-def test_a_client_that_left_is_not_asked_and_one_that_returns_is():
+def test_a_client_that_stays_away_is_not_asked_and_one_that_returns_is():
     grid = Grid(n10=node(0), n11=node(1))
-    carrier = transport(grid)
+    carrier = transport(grid, wait=0.02)
     carrier.roster(1)
     away = grid.nodes.pop(11)
-    assert carrier.roster(2) == [0]
+    while carrier.roster(2) != [0]:
+        pass
     carrier.push([request(1)])
     assert "not connected" in carrier.pull(FOREVER).error
     grid.nodes[11] = away
-    assert carrier.roster(3) == [0, 1]
+    while carrier.roster(3) != [0, 1]:
+        pass
     assert [event["what"] for event in carrier.news()] == ["joined", "joined", "left", "joined"]
 
 
-def test_a_device_that_was_restarted_under_another_id_loses_what_it_had_in_hand():
+def test_a_client_that_left_a_moment_ago_still_counts_and_gets_its_request_when_it_is_back():
+    grid = Grid(n10=node(0), n11=node(1))
+    carrier = transport(grid, wait=60.0)
+    carrier.roster(1)
+    away = grid.nodes.pop(11)
+    assert carrier.roster(2) == [0, 1]
+    carrier.push([request(1, 4)])
+    assert carrier.pull(carrier.now + 0.01) is None
+    grid.nodes[12] = away
+    assert carrier.pull(FOREVER)[1] == 4
+
+
+def test_what_a_device_had_in_hand_is_sent_again_when_it_is_back():
+    grid = Grid(n10=node(0, lambda asked: None))
+    carrier = transport(grid, clients=1, wait=60.0)
+    carrier.roster(1)
+    carrier.push([request(0, 5)])
+    del grid.nodes[10]
+    grid.replies["m1"] = Message(Error(5, "gone"), reply_to=grid.sent[1][2])
+    assert carrier.pull(carrier.now + 0.01) is None
+    grid.nodes[12] = node(0)
+    response = carrier.pull(FOREVER)
+    assert (response.sequence, response.error) == (5, "")
+    keys = [opened(message.content)[0]["key"] for _, kind, message in grid.sent if kind == "train.ask"]
+    assert len(keys) == 2
+    assert keys[0] == keys[1]
+
+
+def test_a_device_that_was_restarted_under_another_id_gets_what_it_had_in_hand_again():
     grid = Grid(n10=node(0, lambda asked: None))
     carrier = transport(grid, clients=1)
     carrier.roster(1)
     carrier.push([request(0, 5)])
     grid.nodes[12] = node(0)
+    assert carrier.pull(FOREVER).error == ""
+    assert grid.kinds(12) == ["query.hello", "train.ask"]
+
+
+def test_a_whole_reply_counts_even_if_its_node_is_gone():
+    held = []
+    grid = Grid(n10=node(0, held.append))
+    carrier = transport(grid, clients=1)
+    carrier.roster(1)
+    carrier.push([request(0, 5)])
+    grid.replies["m1"] = Message(content({"parts": 1}, echo(held[0]).to_bytes()), reply_to=grid.sent[1][2])
+    del grid.nodes[10]
+    assert carrier.pull(FOREVER).error == ""
+    assert len(held) == 1
+
+
+def test_a_request_is_lost_when_the_time_for_an_answer_is_over_however_often_its_device_returns():
+    def gone(asked):
+        return Error(5, "gone")
+
+    carrier = transport(Grid(n10=node(0, gone)), clients=1, answer=0.05)
+    carrier.roster(1)
+    carrier.push([request(0, 5)])
     response = carrier.pull(FOREVER)
     assert (response.sequence, response.failed) == (5, False)
-    assert "restarted" in response.error
+    assert "time for an answer" in response.error
+
+
+def test_a_device_that_hangs_is_not_asked_before_it_has_answered_a_greeting():
+    grid = Grid(n10=node(0, lambda asked: Error(3, "expired")), n11=node(1))
+    carrier = transport(grid)
+    assert carrier.roster(1) == [0, 1]
+    grid.nodes[10] = lambda message: Message(Error(3, "expired"), reply_to=message)
+    carrier.push([request(0, 5)])
+    assert "expired" in carrier.pull(FOREVER).error
+    assert carrier.roster(2) == [1]
+    grid.nodes[10] = node(0)
+    while carrier.roster(3) != [0, 1]:
+        pass
     carrier.push([request(0, 6)])
-    assert carrier.pull(FOREVER).sequence == 6
-    assert grid.kinds(12) == ["query.hello", "train.ask"]
+    assert carrier.pull(FOREVER).error == ""
+
+
+def test_a_device_that_does_not_know_the_run_is_greeted_again_and_asked_again():
+    greeted = []
+
+    def forgetful(message):
+        kind = message.metadata.message_type
+        greeted.extend([1] if kind == "query.hello" else [])
+        if kind == "train.ask" and len(greeted) < 2:
+            return Message(content({"client": 0, "error": "hello first"}), reply_to=message)
+        return node(0)(message)
+
+    grid = Grid(n10=forgetful)
+    carrier = transport(grid, clients=1)
+    carrier.roster(1)
+    carrier.push([request(0)])
+    assert carrier.pull(FOREVER).error == ""
+    assert grid.kinds(10) == ["query.hello", "train.ask", "query.hello", "train.ask"]
+    assert [event["what"] for event in carrier.news()] == ["joined"]
+
+
+def test_a_device_that_never_knows_the_run_fails():
+    def stubborn(message):
+        if message.metadata.message_type == "train.ask":
+            return Message(content({"error": "hello first"}), reply_to=message)
+        return node(0)(message)
+
+    carrier = transport(Grid(n10=stubborn), clients=1)
+    carrier.roster(1)
+    carrier.push([request(0)])
+    response = carrier.pull(FOREVER)
+    assert (response.failed, response.error) == (True, "hello first")
+
+
+# ---- what a lying node may say ----------------------------------------------------------------------------------
+
+
+def answering(**fields):
+    raw = fields.pop("raw", b"x" * 10)
+
+    def reply(message):
+        if message.metadata.message_type.startswith("train"):
+            return Message(content({"client": 0, **fields}, raw), reply_to=message)
+        return node(0)(message)
+
+    return reply
+
+
+@pytest.mark.parametrize(
+    "parts", ["x", b"", float("nan"), 1.0, True, [1, 2], 0, -1, 10**9, 23, None], ids=lambda parts: repr(parts)
+)
+def test_a_wrong_number_of_parts_is_a_failed_reply(parts):
+    grid = Grid(n10=answering(**({} if parts is None else {"parts": parts})))
+    carrier = transport(grid, clients=1)
+    carrier.roster(1)
+    carrier.push([request(0, purpose="evaluation")])
+    assert carrier.pull(FOREVER).failed
+    assert len(grid.sent) == 2
+
+
+def test_a_response_has_no_more_parts_than_the_largest_needs():
+    carrier = transport(Grid(n10=answering(parts=2)), clients=1, largest=lambda asked: 1000)
+    carrier.roster(1)
+    carrier.push([request(0)])
+    response = carrier.pull(FOREVER)
+    assert response.failed
+    assert "at most 1 of" in response.error
+
+
+def test_the_number_of_parts_may_not_change():
+    said = iter([2, 3])
+
+    def reply(message):
+        if message.metadata.message_type.startswith("train"):
+            return answering(parts=next(said))(message)
+        return node(0)(message)
+
+    carrier = transport(Grid(n10=reply), clients=1)
+    carrier.roster(1)
+    carrier.push([request(0)])
+    assert carrier.pull(FOREVER).failed
+
+
+@pytest.mark.parametrize("error", ["A" * 20_000_000, "\x1b[2J\x1b]0;owned\x07[bold]", b"\x1b[2J", 7, [1.5, 2.0]])
+def test_an_error_of_a_device_is_one_short_printable_line(error):
+    carrier = transport(Grid(n10=answering(error=error)), clients=1)
+    carrier.roster(1)
+    carrier.push([request(0)])
+    response = carrier.pull(FOREVER)
+    assert response.failed
+    assert len(response.error) <= 300
+    assert response.error.isprintable()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"client": True}, {"client": 0, "samples": "many"}, {"client": [0]}, {"client": 10**15}, {"error": [1, 2]}, {}],
+)
+def test_a_greeting_answered_with_nonsense_lets_nobody_join(fields):
+    grid = Grid(n10=node(1), n11=node(0, hello=lambda message: Message(content(fields), reply_to=message)))
+    assert transport(grid).roster(1) == [1]
+
+
+@pytest.mark.parametrize("record", [RecordDict(), RecordDict({"fields": ConfigRecord({"raw": 5})})])
+def test_content_of_another_kind_is_a_failed_reply(record):
+    def reply(message):
+        if message.metadata.message_type.startswith("train"):
+            return Message(record, reply_to=message)
+        return node(0)(message)
+
+    carrier = transport(Grid(n10=reply), clients=1)
+    carrier.roster(1)
+    carrier.push([request(0)])
+    assert carrier.pull(FOREVER).failed
+
+
+# ---- more on who is there ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("states", "events"), [(0, ["joined", "forgot"]), (2, ["joined"]), (None, ["joined"])])
@@ -319,7 +495,7 @@ def test_a_device_that_lost_its_state_is_noted(states, events):
 
 def test_a_node_speaks_only_for_the_client_whose_key_it_has():
     grid = Grid(n10=node(0), n11=node(0))
-    carrier = transport(grid, nodes={10: 0, 11: 1})
+    carrier = transport(grid, client_of={10: 0, 11: 1}.get)
     assert carrier.roster(1) == [0]
     (refused,) = [event for event in carrier.news() if event["what"] == "refused"]
     assert "its key is that of client 1" in refused["why"]

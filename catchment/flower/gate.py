@@ -1,0 +1,163 @@
+"""The gate before the link: from outside there are eight paths, and nobody is listened to before saying who it is.
+
+It stands before anything of Flower's. A request must be a POST to a path that a device needs, signed with a key that
+may join, and not longer than it says and may be. Everything else is refused by a number, without a word.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, MutableMapping
+from datetime import UTC, datetime
+from typing import Any
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+from catchment.flower.store import Bell, Store, speaking
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+BASE = "/v1/fleet/"
+ACTIVATE, PULL = BASE + "activate-node", BASE + "pull-messages"
+SMALL, CHUNK = 64_000, 5_300_000  # bytes; Flower cuts arrays into chunks of 5 MiB
+LONGEST = {  # path -> bytes of the longest body
+    ACTIVATE: SMALL,
+    PULL: SMALL,
+    BASE + "deactivate-node": SMALL,
+    BASE + "send-node-heartbeat": SMALL,
+    BASE + "pull-object": SMALL,
+    BASE + "confirm-message-received": SMALL,
+    BASE + "push-messages": SMALL,
+    BASE + "push-object": CHUNK,
+}
+KEY, SIGNATURE, TIMESTAMP = b"flwr-public-key", b"flwr-signature", b"flwr-timestamp"
+OLDEST = 300.0  # seconds; a signature of another time is not taken
+SLOWEST = 240.0  # seconds for a body to arrive
+PATIENCE = 10.0  # seconds that a node waits for a message before it asks again
+AT_ONCE = 8  # requests of one node
+
+
+class Gate:
+    """Lets through to `app` what a device that may join needs, and nothing else."""
+
+    def __init__(self, app: App, store: Store) -> None:
+        self._app = app
+        self._store = store
+        self._busy: Counter[bytes] = Counter()  # key -> requests that are being answered
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            return
+        longest = LONGEST.get(scope["path"])
+        if longest is None:
+            return await _refuse(scope, send, 404)
+        if scope["method"] != "POST":
+            return await _refuse(scope, send, 405)
+        headers = _headers(scope)
+        if headers is None:
+            return await _refuse(scope, send, 400)
+        length = headers.get(b"content-length", b"")
+        if not length.isdigit() or b"transfer-encoding" in headers:
+            return await _refuse(scope, send, 411)
+        if len(length) > 9 or int(length) > longest:
+            return await _refuse(scope, send, 413)
+        key = _decoded(headers.get(KEY, b""))
+        if not self._store.may_join(key):
+            return await _refuse(scope, send, 403)
+        if not _is_signed(key, headers):
+            return await _refuse(scope, send, 401)
+        if self._busy[key] >= AT_ONCE:
+            return await _refuse(scope, send, 429)
+        self._busy[key] += 1
+        try:
+            await self._admitted(scope, receive, send, key, int(length))
+        finally:
+            self._busy[key] -= 1
+            if not self._busy[key]:
+                del self._busy[key]
+
+    async def _admitted(self, scope: Scope, receive: Receive, send: Send, key: bytes, length: int) -> None:
+        """A request of somebody who may join."""
+        body = await _body(receive, length)
+        if body is None:
+            return await _refuse(scope, send, 400)
+        node = self._store.begin(key, Bell()) if scope["path"] == ACTIVATE else self._store.heard(key)
+        if node is None:  # the server was restarted, or has no room
+            return await _refuse(scope, send, 503 if scope["path"] == ACTIVATE else 401)
+        if scope["path"] == PULL and node.active and self._store.next(node.number) is None:
+            await node.bell.wait(PATIENCE)
+        speaking.set(node.number)
+        rest = iter([{"type": "http.request", "body": body, "more_body": False}])
+
+        async def whole() -> MutableMapping[str, Any]:
+            return next(rest, None) or await receive()
+
+        await self._app(scope, whole, send)
+
+
+def _headers(scope: Scope) -> dict[bytes, bytes] | None:
+    """Headers by their names; None if one of those that matter here is given twice."""
+    found: dict[bytes, bytes] = {}
+    for name, value in scope["headers"]:
+        if name in found and name in (KEY, SIGNATURE, TIMESTAMP, b"content-length"):
+            return None
+        found[name] = value
+    return found
+
+
+def _decoded(text: bytes) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return b""
+
+
+def _is_signed(key: bytes, headers: dict[bytes, bytes]) -> bool:
+    """Whether the time in the headers is about now, and signed with the key."""
+    timestamp = headers.get(TIMESTAMP, b"")
+    try:
+        age = datetime.now(UTC) - datetime.fromisoformat(timestamp.decode("ascii"))
+        public = load_pem_public_key(key)
+        if abs(age.total_seconds()) > OLDEST or not isinstance(public, ec.EllipticCurvePublicKey):
+            return False
+        public.verify(_decoded(headers.get(SIGNATURE, b"")), timestamp, ec.ECDSA(SHA256()))
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
+
+
+async def _body(receive: Receive, length: int) -> bytes | None:
+    """All of a body of this length; None if it is another, or does not come."""
+    body = bytearray()
+    until = time.monotonic() + SLOWEST
+    while True:
+        try:
+            message = await asyncio.wait_for(receive(), until - time.monotonic())
+        except TimeoutError:
+            return None
+        body += message.get("body", b"")
+        if message["type"] != "http.request" or len(body) > length:
+            return None
+        if not message.get("more_body", False):
+            return bytes(body) if len(body) == length else None
+
+
+async def _refuse(scope: Scope, send: Send, status: int) -> None:
+    """No, and no more on this connection if a body is on its way."""
+    sent = dict(scope["headers"])
+    headers = [(b"content-length", b"0")]
+    if b"transfer-encoding" in sent or sent.get(b"content-length", b"0") != b"0":
+        headers.append((b"connection", b"close"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": b""})

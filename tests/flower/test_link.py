@@ -1,0 +1,461 @@
+"""The link for devices from outside: what strangers, liars and revoked devices can reach, and what devices survive."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import queue
+import socket
+import ssl
+import threading
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+pytest.importorskip("flwr")
+
+import httpx
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from flwr.app import Message
+from flwr.proto.fleet_pb2 import ActivateNodeRequest, PullMessagesRequest, PushMessagesRequest
+from flwr.proto.message_pb2 import ObjectTree, PullObjectRequest, PushObjectRequest
+from flwr.proto.node_pb2 import Node
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.supercore.protobuf.translation import PROTOBUF_REQUEST_TYPES
+from flwr.supernode.fleet_http_client import FleetHttpClient
+from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+
+from catchment.flower import gate, node, store
+from catchment.flower.federation import listen
+from catchment.flower.keys import make_keys
+from catchment.flower.link import Link
+from catchment.transports.flower import FAILED, GONE, content, opened
+
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+PAGES = (
+    "/",
+    "/docs",
+    "/openapi.json",
+    "/redoc",
+    "/health",
+    "/v1/health",
+    "/v1/fleet",
+    "/v1/fleet/",
+    "/v1/fleet/../control",
+)
+PATHS = sorted({path for _, path in PROTOBUF_REQUEST_TYPES} | set(PAGES))
+
+
+def key_pair():
+    private = ec.generate_private_key(ec.SECP384R1())
+    return private, private.public_key()
+
+
+def pem(keys):
+    return public_key_to_bytes(keys[1])
+
+
+def signed(keys, when=None, **more):
+    """The headers by which a device says who it is."""
+    timestamp = (when or datetime.now(UTC)).isoformat()
+    signature = keys[0].sign(timestamp.encode(), ec.ECDSA(SHA256()))
+    return {
+        "flwr-public-key": base64.b64encode(pem(keys)).decode(),
+        "flwr-timestamp": timestamp,
+        "flwr-signature": base64.b64encode(signature).decode(),
+        "content-type": "application/protobuf",
+        **more,
+    }
+
+
+class Place:
+    """A link that listens, and who may join."""
+
+    def __init__(self, link, address, keys):
+        self.link, self.address, self.keys = link, address, keys
+        self.store = link.store
+
+    def post(self, path, body=b"", headers=None):
+        with httpx.Client(base_url=f"http://{self.address}") as http:
+            return http.post(path, content=body, headers=headers)
+
+    @contextlib.contextmanager
+    def device(self, keys):
+        with FleetHttpClient.from_server_address(self.address, True, None, [NodeAuthHttpInterceptor(*keys)]) as http:
+            yield http
+
+    def activate(self, http, keys):
+        return Node(node_id=http.ActivateNode(ActivateNodeRequest(public_key=pem(keys), heartbeat_interval=10)).node_id)
+
+    def ask(self, number, raw=b"question"):
+        (name,) = self.link.push_messages([Message(content({"key": "k"}, raw), number, "train.ask", ttl=60.0)])
+        return name
+
+
+@contextlib.contextmanager
+def opened_link(keys=None, certificate=None):
+    listener = listen("127.0.0.1", 0)
+    address = f"127.0.0.1:{listener.getsockname()[1]}"
+    link = Link(listener, 2, certificate)
+    if keys is not None:
+        link.store.admit({pem(pair): client for client, pair in enumerate(keys)})
+    with link:
+        yield Place(link, address, keys)
+
+
+@pytest.fixture
+def place(monkeypatch):
+    monkeypatch.setattr(gate, "PATIENCE", 0.5)
+    with opened_link([key_pair(), key_pair()]) as found:
+        yield found
+
+
+# ---- strangers --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("keys", [True, False], ids=["TLS and keys", "anybody may join"])
+def test_every_path_and_method_of_flowers_apis_is_refused_to_a_stranger(keys, tmp_path):
+    with contextlib.ExitStack() as stack:
+        if keys:
+            make_keys(tmp_path / "keys", 1, [])
+            certificate = (tmp_path / "keys" / "server.crt", tmp_path / "keys" / "server.key")
+            place = stack.enter_context(opened_link([key_pair()], certificate))
+            base = f"https://{place.address}"
+            trust = ssl.create_default_context(cafile=str(tmp_path / "keys" / "ca.crt"))
+        else:
+            place, trust = stack.enter_context(opened_link()), True
+            base = f"http://{place.address}"
+        http = stack.enter_context(httpx.Client(base_url=base, verify=trust))
+        for headers in ({}, signed(key_pair())):
+            for path in PATHS:
+                for method in METHODS:
+                    answer = http.request(method, path, content=b"", headers=headers)
+                    allowed = not keys and headers and method == "POST" and path in gate.LONGEST
+                    # a device that nobody knows yet: it is told so, and may activate
+                    expected = {400, 401, 412} if allowed else {403, 401, 404, 405}
+                    assert answer.status_code in expected, (method, path, answer.status_code)
+                    assert allowed or answer.content == b""
+                    assert "server" not in answer.headers
+        assert place.link.get_node_ids() == []
+
+
+def test_a_key_that_may_not_join_and_a_false_signature_are_refused_before_the_body_is_read(place):
+    stranger = key_pair()
+    old = datetime.now(UTC) - timedelta(seconds=400)
+    for headers, status in (
+        (signed(stranger), 403),
+        (signed(place.keys[0]) | {"flwr-signature": base64.b64encode(b"x" * 100).decode()}, 401),
+        (signed(place.keys[0]) | {"flwr-signature": "%%%"}, 401),
+        (signed(place.keys[0], when=old), 401),
+        (signed(place.keys[0], when=datetime.now()), 401),
+        (signed(place.keys[0]) | {"flwr-public-key": base64.b64encode(pem(stranger)).decode()}, 403),
+        ({}, 403),
+    ):
+        assert told(place, headers, 1_000) == status
+
+
+def told(place, headers, length, path="/v1/fleet/push-object"):
+    """The status that comes back to a request of which only the head is sent."""
+    head = [f"POST {path} HTTP/1.1", "Host: here"]
+    head += [f"{name}: {value}" for name, value in headers.items()]
+    head += [] if length is None else [f"Content-Length: {length}"]
+    host, port = place.address.split(":")
+    with socket.create_connection((host, int(port)), timeout=20) as line:
+        line.sendall("\r\n".join([*head, "", ""]).encode())
+        answer = line.recv(1000)
+    return int(answer.split()[1])
+
+
+@pytest.mark.parametrize(
+    ("path", "length", "status"),
+    [
+        ("push-object", 5_300_001, 413),
+        ("push-object", 10**15, 413),
+        ("push-object", "9" * 400, 400),
+        ("push-object", None, 411),
+        ("push-object", "-5", 400),
+        ("push-messages", 64_001, 413),
+        ("pull-messages", 10**9, 413),
+    ],
+)
+def test_a_body_that_is_too_long_or_of_no_length_is_refused_by_its_head_even_to_a_device(place, path, length, status):
+    assert told(place, signed(place.keys[0]), length, f"/v1/fleet/{path}") == status
+
+
+def test_a_body_in_chunks_is_refused(place):
+    def endless():
+        while True:
+            yield b"x" * 1000
+
+    with httpx.Client(base_url=f"http://{place.address}") as http, contextlib.suppress(httpx.TransportError):
+        answer = http.post("/v1/fleet/push-object", content=endless(), headers=signed(place.keys[0]))
+        assert answer.status_code == 411
+
+
+def test_where_anybody_may_join_there_is_room_for_so_many_only():
+    with opened_link() as place:
+        for _ in range(16 + 4 * 2):
+            keys = key_pair()
+            with place.device(keys) as http:
+                place.activate(http, keys)
+        keys = key_pair()
+        with place.device(keys) as http, pytest.raises(httpx.HTTPStatusError, match="503"):
+            place.activate(http, keys)
+
+
+# ---- liars ------------------------------------------------------------------------------------------------------
+
+
+def test_a_device_reaches_neither_the_messages_nor_the_replies_of_another(place):
+    honest, liar = place.keys
+    with place.device(honest) as one, place.device(liar) as other:
+        first, second = place.activate(one, honest), place.activate(other, liar)
+        name = place.ask(first.node_id)
+        with pytest.raises(httpx.HTTPStatusError, match="401"):
+            other.PullMessages(PullMessagesRequest(node=first))
+        (message,) = one.PullMessages(PullMessagesRequest(node=first)).messages_list
+        fetch = PullObjectRequest(node=second, run_id=place.store.run, object_id=name)
+        assert not other.PullObject(fetch).object_found
+        fetch.node.node_id = first.node_id
+        assert one.PullObject(fetch).object_found
+        message.metadata.reply_to_message_id = name
+        message.metadata.src_node_id = first.node_id
+        push = PushMessagesRequest(
+            node=second, messages_list=[message], message_object_trees=[ObjectTree(object_id="a" * 64)]
+        )
+        assert not other.PushMessages(push).objects_to_push
+        assert list(place.link.pull_messages([name])) == []
+
+
+def test_a_reply_may_not_be_larger_than_a_reply_may_be_nor_hold_what_was_not_announced(place, monkeypatch):
+    monkeypatch.setattr(store, "LARGEST", 1_000)
+    keys = place.keys[0]
+    with place.device(keys) as http:
+        number = place.activate(http, keys)
+        name = place.ask(number.node_id)
+        (message,) = http.PullMessages(PullMessagesRequest(node=number)).messages_list
+        message.metadata.reply_to_message_id = name
+        contents = [b"ArrayChunk  600\0" + bytes([k]) * 600 for k in range(2)]
+        names = [store.hashlib.sha256(one).hexdigest() for one in contents]
+        tree = ObjectTree(object_id=names[0], children=[ObjectTree(object_id=names[1])])
+        answer = http.PushMessages(
+            PushMessagesRequest(node=number, messages_list=[message], message_object_trees=[tree])
+        )
+        assert set(answer.objects_to_push) == set(names)
+
+        def push(object_id, raw, session=answer.session_id):
+            return http.PushObject(
+                PushObjectRequest(
+                    node=number, run_id=place.store.run, object_id=object_id, object_content=raw, session_id=session
+                )
+            ).stored
+
+        assert not push(names[0], b"other bytes")
+        assert not push(store.hashlib.sha256(b"uninvited").hexdigest(), b"uninvited")
+        assert not push(names[0], contents[0], "another session")
+        assert push(names[0], contents[0])
+        assert push(names[0], contents[0])  # once more, as the answer may have been lost
+        assert not push(names[1], contents[1])
+        (reply,) = place.link.pull_messages([name])
+        assert reply.error.code == FAILED
+
+
+@pytest.mark.parametrize("raw", [b"nonsense", b"Message  0\0", b"ConfigRecord  3\0xyz", b"ArrayChunk  1\0x"])
+def test_a_reply_that_cannot_be_read_is_an_error_and_no_exception(place, raw):
+    keys = place.keys[0]
+    with place.device(keys) as http:
+        number = place.activate(http, keys)
+        name = place.ask(number.node_id)
+        (message,) = http.PullMessages(PullMessagesRequest(node=number)).messages_list
+        message.metadata.reply_to_message_id = name
+        message.metadata.message_id = identity = store.hashlib.sha256(raw).hexdigest()
+        announced = PushMessagesRequest(
+            node=number, messages_list=[message], message_object_trees=[ObjectTree(object_id=identity)]
+        )
+        session = http.PushMessages(announced).session_id
+        pushed = PushObjectRequest(
+            node=number, run_id=place.store.run, object_id=identity, object_content=raw, session_id=session
+        )
+        assert http.PushObject(pushed).stored
+        (reply,) = place.link.pull_messages([name])
+        assert reply.error.code == FAILED
+
+
+def test_a_tree_of_too_many_objects_is_not_taken(place):
+    keys = place.keys[0]
+    with place.device(keys) as http:
+        number = place.activate(http, keys)
+        name = place.ask(number.node_id)
+        (message,) = http.PullMessages(PullMessagesRequest(node=number)).messages_list
+        message.metadata.reply_to_message_id = name
+        many = [ObjectTree(object_id=f"{k:064x}") for k in range(store.OBJECTS + 1)]
+        tree = ObjectTree(object_id="f" * 64, children=many)
+        push = PushMessagesRequest(node=number, messages_list=[message], message_object_trees=[tree])
+        assert not http.PushMessages(push).objects_to_push
+
+
+# ---- devices ----------------------------------------------------------------------------------------------------
+
+
+class Device:
+    """Answers with what it was asked, and says what it tells."""
+
+    def __init__(self, client=0):
+        self.client = client
+        self.said = queue.Queue()
+        self.ended = queue.Queue()
+
+    def answer(self, kind, fields, raw):
+        return {"client": self.client}, raw
+
+    def serve(self, address, tmp_path, keys):
+        path = tmp_path / "device.key"
+        path.write_bytes(openssh(keys))
+
+        def work():
+            try:
+                node.serve_node(address, self, None, path, once=True, tell=self.said.put)
+                self.ended.put(None)
+            except node.Refused as refused:
+                self.ended.put(refused)
+
+        threading.Thread(target=work, daemon=True).start()
+        return self
+
+
+def openssh(keys):
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+    return keys[0].private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+
+
+def first_node(place):
+    while not (found := place.link.get_node_ids()):
+        place.link.wait(0.1)
+    return found[0]
+
+
+def reply(place, name):
+    while not (found := place.link.pull_messages([name])):
+        place.link.wait(0.1)
+    return found[0]
+
+
+@pytest.mark.parametrize("size", [0, 10, 300_000, 6_000_000])
+def test_a_device_answers_messages_of_any_size(place, tmp_path, size):
+    device = Device().serve(place.address, tmp_path, place.keys[0])
+    number = first_node(place)
+    assert place.store.client(number) == 0
+    raw = bytes(range(256)) * (size // 256 + 1)
+    assert opened(reply(place, place.ask(number, raw[:size])).content) == ({"client": 0}, raw[:size])
+    (bye,) = place.link.push_messages([Message(content({}), number, "query.bye", ttl=10.0)])
+    reply(place, bye)
+    assert device.ended.get(timeout=20) is None
+
+
+def test_a_device_whose_key_is_revoked_is_refused_from_the_next_request_on(place, tmp_path):
+    device = Device().serve(place.address, tmp_path, place.keys[0])
+    number = first_node(place)
+    name = place.ask(number)
+    reply(place, name)
+    left = {pem(place.keys[1]): 1}
+    assert place.store.admit(left) == [0]
+    assert place.store.admit(left) == []
+    assert place.link.get_node_ids() == []
+    assert place.link.push_messages([Message(content({}), number, "train.ask", ttl=9.0)]) == [""]
+    place.store.ring()
+    assert "not admitted" in str(device.ended.get(timeout=30))
+
+
+def test_a_rotated_key_joins_as_the_same_client(place, tmp_path):
+    fresh = key_pair()
+    place.store.admit({pem(fresh): 0})
+    Device().serve(place.address, tmp_path, fresh)
+    assert place.store.client(first_node(place)) == 0
+
+
+def test_what_a_device_had_in_hand_is_lost_when_it_is_restarted_and_a_whole_reply_is_not(place):
+    keys = place.keys[0]
+    with place.device(keys) as http:
+        number = place.activate(http, keys)
+        name = place.ask(number.node_id)
+        again = place.activate(http, keys)
+        assert again.node_id != number.node_id
+        assert place.link.get_node_ids() == [again.node_id]
+        (lost,) = place.link.pull_messages([name])
+        assert lost.error.code == GONE
+        line = node._Line(http, again)
+        name = place.ask(again.node_id)
+        question = line.receive()
+        node.TaskIdentity.node_id = again.node_id
+        line.send(Message(content({"client": 0}, b"answer"), reply_to=question))
+        place.activate(http, keys)
+        (kept,) = place.link.pull_messages([name])
+        assert opened(kept.content) == ({"client": 0}, b"answer")
+
+
+def test_a_message_that_did_not_arrive_is_sent_again_and_one_that_a_device_dropped_is_lost(place):
+    keys = place.keys[0]
+    with place.device(keys) as http:
+        number = place.activate(http, keys)
+        name = place.ask(number.node_id)
+        for _ in range(2):
+            assert http.PullMessages(PullMessagesRequest(node=number)).messages_list[0].metadata.message_id == name
+        assert node._Line(http, number).receive().metadata.message_id == name
+        place.store.ring()
+        assert not http.PullMessages(PullMessagesRequest(node=number)).messages_list
+        (lost,) = place.link.pull_messages([name])
+        assert lost.error.code == GONE
+
+
+def test_a_device_that_is_silent_counts_as_gone(place, monkeypatch):
+    keys = place.keys[0]
+    with place.device(keys) as http:
+        number = place.activate(http, keys)
+        name = place.ask(number.node_id)
+        monkeypatch.setattr(store, "ABSENCE", -1.0)
+        assert place.link.get_node_ids() == []
+        (lost,) = place.link.pull_messages([name])
+        assert lost.error.code == GONE
+
+
+def test_a_device_finds_a_server_that_was_restarted_and_says_so_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(node, "STEADY", 0.0)
+    keys = key_pair()
+    with listen("127.0.0.1", 0) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        device = Device()
+        for life in range(2):
+            link = Link(socket.socket(fileno=socket.dup(listener.fileno())), 1)
+            link.store.admit({pem(keys): 0})
+            with link:
+                place = Place(link, address, [keys])
+                if life == 0:
+                    device.serve(address, tmp_path, keys)
+                number = first_node(place)
+                assert opened(reply(place, place.ask(number, b"hi")).content)[1] == b"hi"
+    said = [device.said.get(timeout=20) for _ in range(4)]
+    assert [text.split(" (")[0].split(" as ")[0] for text in said if "answered" not in text] == [
+        f"client 0 is connected to {address}",
+        f"{address} is away",
+        f"client 0 is connected to {address}",
+    ]
+
+
+def test_a_device_refuses_a_server_that_cannot_be_trusted(tmp_path):
+    for name in ("keys", "others"):
+        make_keys(tmp_path / name, 1, [])
+    certificate = (tmp_path / "keys" / "server.crt", tmp_path / "keys" / "server.key")
+    keys = key_pair()
+    (tmp_path / "k").write_bytes(openssh(keys))
+
+    def join(address):
+        node.serve_node(
+            address, Device(), tmp_path / "others" / "ca.crt", tmp_path / "k", once=True, tell=lambda _: None
+        )
+
+    with opened_link([keys], certificate) as place, pytest.raises(node.Refused, match="certificate"):
+        join(place.address)
+    with opened_link([keys]) as place, pytest.raises(node.Refused, match="TLS"):
+        join(place.address)
