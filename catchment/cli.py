@@ -19,9 +19,12 @@ from catchment import __version__, data, models, optimizers
 from catchment.aggregators import AGGREGATORS
 from catchment.attacks import ATTACKS
 from catchment.codecs.rules import STAGES
+from catchment.device.disk import approve as approve_run
+from catchment.device.showing import described
 from catchment.errors import CatchmentError, UserError
 from catchment.experiment import METHODS, Experiment, parse_setting
 from catchment.finished import Run
+from catchment.policy import FILE, REVEALING, Allow, Policy
 from catchment.report import RunFiles, human_bytes, summary_table, write_report
 from catchment.run import Observer
 from catchment.run import resume as resume_run
@@ -103,34 +106,60 @@ def server(
 
 @app.command()
 def join(
-    address: Annotated[str, typer.Argument(help="HOST:PORT of the server.")],
-    client: Annotated[int, typer.Option("--client-id", help="Which client this is; the first is 0.")],
+    address: Annotated[str | None, typer.Argument(help="HOST:PORT of the server; with --init.")] = None,
+    policy: Annotated[Path, typer.Option(help="The device's policy.")] = FILE,
+    init: Annotated[bool, typer.Option("--init", help="Write the policy from the other options, and end.")] = False,
+    client: Annotated[int | None, typer.Option("--client-id", help="Which client this is; the first is 0.")] = None,
     data_folder: Annotated[
         Path | None, typer.Option("--data", help="Folder of data sets, or of this device's own data.")
     ] = None,
-    state: Annotated[Path, typer.Option(help="Folder for what the client remembers.")] = Path("catchment-state"),
+    state: Annotated[Path | None, typer.Option(help="Folder for what the device remembers.")] = None,
     root_certificate: Annotated[Path | None, typer.Option(help="ca.crt of the server.")] = None,
-    key: Annotated[Path | None, typer.Option(help="client-N.key of this client.")] = None,
-    insecure: Annotated[bool, typer.Option("--insecure", help="No encryption and no key.")] = False,
+    key: Annotated[Path | None, typer.Option(help="This device's key, made by catchment key.")] = None,
+    federation: Annotated[Path | None, typer.Option(help="federation.pub, by which runs must be signed.")] = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="No encryption, no key and no signature.")] = False,
     modules: Annotated[
         Path | None, typer.Option(help="Folder of your own modules, if the experiment names any.")
+    ] = None,
+    leaves: Annotated[
+        list[str] | None, typer.Option("--allow", help=f"What else may leave: {', '.join(REVEALING)}.")
     ] = None,
     once: Annotated[
         bool, typer.Option("--once", help="End with the first run instead of waiting for the next.")
     ] = False,
-    stock: Annotated[
-        bool, typer.Option("--stock", help="Use Flower's own SuperNode: slower, no private interfaces.")
-    ] = False,
 ) -> None:
-    """Take part as one client, from this machine, until you press Ctrl-C."""
+    """Take part as one client, as this device's policy allows, until you press Ctrl-C."""
+    given = {
+        "server": address, "client": client, "data": data_folder, "state": state, "root_certificate": root_certificate,
+        "key": key, "federation": federation, "insecure": insecure or None, "modules": modules,
+    }  # fmt: skip
+    given = {name: value for name, value in given.items() if value is not None}
+    if init:
+        _write_policy(policy, given, leaves or [])
+        return
+    if given or leaves:
+        raise UserError(
+            "where the server is and what may leave stands in the policy: write it once with --init after these "
+            f"options, or change {policy} with a text editor; then give catchment join none of them"
+        )
     from catchment.flower.joining import join_federation
 
-    if (root_certificate is None) != insecure:
-        raise UserError("give either --root-certificate FILE (and --key FILE) or --insecure, and not both")
-    join_federation(
-        address, client, state, data_folder, modules, root_certificate, key, once=once, stock=stock,
-        tell=lambda text: console.print(text, highlight=False, soft_wrap=True),
-    )  # fmt: skip
+    found = Policy.load(policy)
+    if found.insecure and not found.allow.trusted:
+        _warn("the policy says insecure: whoever is on the way can read and alter what is sent")
+    join_federation(found, once=once, ask=_agreed if sys.stdin.isatty() else None, tell=_say)
+
+
+@app.command("policy")
+def show_policy(
+    file: Annotated[Path, typer.Argument(help="The device's policy.")] = FILE,
+    approve: Annotated[str | None, typer.Option(help="Approve the run of this digest.")] = None,
+) -> None:
+    """Say in plain words what a device lets a server have, and what has left so far."""
+    found = Policy.load(file)
+    if approve is not None:
+        approve_run(found.state, approve)
+    _say(described(found))
 
 
 @app.command()
@@ -372,6 +401,29 @@ def _clients_table(world: World) -> Table:
         private = ["their own"] * len(private)
     table.add_row(f"{len(sizes):,}", *private, f"{public:,}", f"{len(world.data.test):,}")
     return table
+
+
+def _write_policy(path: Path, given: dict[str, Any], leaves: list[str]) -> None:
+    """Make a device's policy, and show it."""
+    for name in ("server", "client"):
+        if name not in given:
+            raise UserError("--init needs the server's HOST:PORT and --client-id")
+    if path.exists():
+        raise UserError(f"{path} is there already; change it with a text editor, or remove it first")
+    made = Policy(**given, allow=Allow(leaves=(*Allow().leaves, *leaves)))
+    made.write(path)
+    _say(path.read_text(encoding="utf-8"))
+    _say(f"{path} is written; look at it, then take part with: catchment join")
+
+
+def _agreed(summary: str) -> bool:
+    """Show a person what a run would do, and ask."""
+    _say(summary)
+    return typer.confirm("Take part?", default=False)
+
+
+def _say(text: str) -> None:
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def _warn_of_open_doors(experiment: Experiment) -> None:

@@ -279,13 +279,6 @@ class Experiment:
         except tomllib.TOMLDecodeError as error:
             raise ExperimentError(f"this is not valid TOML: {error}") from None
 
-    def elsewhere(self, root: Path | None, path: Path | None) -> Experiment:
-        """The experiment on another machine: data sets and own modules are in these folders, or as given if there."""
-        given = self.data.root if self.data.root is not None and Path(self.data.root).is_dir() else None
-        own = self.path if self.path is not None and Path(self.path).is_dir() else None
-        settings = dataclasses.replace(self.data, root=given if root is None else str(root))
-        return dataclasses.replace(self, data=settings, path=own if path is None else str(path))
-
     def to_dict(self) -> dict[str, Any]:
         """Every setting, the method's defaults included; None is left out, as TOML has no such value."""
         table = _plain(dataclasses.asdict(self))
@@ -336,7 +329,7 @@ class Experiment:
         """
         self._see_own_modules()
         d = self.data
-        division = self._divide() if division is None else division
+        division = self.divide() if division is None else division
         attack = self.build_attack()
         intrusion = None if attack is None else Intrusion.plan(attack, d.clients, self.seed)
         division = division if intrusion is None else intrusion.poison(division)
@@ -378,7 +371,7 @@ class Experiment:
         world.method.check(world)
         return world
 
-    def _divide(self) -> Division:
+    def divide(self) -> Division:
         """The data set, dealt to the clients."""
         d = self.data
         if d.own and self.engine == "inprocess":

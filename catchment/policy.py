@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from catchment.errors import UserError
+from catchment.errors import CatchmentError, UserError
 from catchment.experiment import METHODS
 from catchment.names import did_you_mean
 
@@ -28,6 +28,14 @@ KINDS = ("weights", "masks", "logits", "counts", "metrics", "features", "labels"
 REVEALING = ("features", "labels", "ids", "images", "unknown")  # leave only if the owner wrote so
 RAW = ("centralized",)  # methods whose clients send their data as they are
 T = TypeVar("T")
+
+
+class Refusal(CatchmentError):
+    """What a policy forbids: the reason in full for the device's log, and what little the server is told of it."""
+
+    def __init__(self, why: str, told: str = "the device's policy forbids it") -> None:
+        super().__init__(why)
+        self.told = told
 
 
 def digest(experiment: str, form: str) -> str:

@@ -1,0 +1,331 @@
+"""What a device answers: nothing that its policy forbids, and never an exception."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from catchment import __version__
+from catchment.client import Workbench, serve
+from catchment.data.division import own_division
+from catchment.device.consent import Proposal
+from catchment.device.disk import Disk, RunFolder, StoredVersions, Told, approve, approved
+from catchment.device.patience import Patience
+from catchment.device.sent import SentLog
+from catchment.errors import CatchmentError, DataError, ModelError, RunError, UserError, WireError, printable
+from catchment.experiment import Experiment
+from catchment.message import Request, Response
+from catchment.policy import Policy, Refusal, digest
+from catchment.transports import base
+from catchment.world import World
+
+Fields = dict[str, str | int]
+Kind = TypeVar("Kind", str, int)
+HELLO_FIRST = "hello first"
+LONGEST_KEY = 200
+LONGEST_TEXT = 10_000_000  # characters of an experiment
+GENERIC: tuple[tuple[type[BaseException], str], ...] = (
+    (DataError, "the data cannot be read"),
+    (ModelError, "the model cannot be built on this device"),
+    (WireError, "the message cannot be read"),
+    (MemoryError, "the device has not enough memory"),
+    (RunError, "the work was stopped"),
+)  # what a server is told of an error that is none of its business
+
+
+class RealDevice:
+    """One client on its own machine, which answers what its policy allows.
+
+    `ask` shows a person what a run would do and says whether they agree; without it only runs that are approved already
+    are joined. `tell` shows the owner what was refused.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        ask: Callable[[str], bool] | None = None,
+        tell: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self.client = policy.client
+        self.samples = 0  # that the client trains on, in the last experiment
+        self._policy = policy
+        self._ask_person = ask
+        self._tell = tell
+        self._declined: set[str] = set()  # digests to which the person said no
+        self._patience = Patience(policy.limits.seconds_per_request)
+        self._workbench = Workbench(self._patience.stop)
+        self._world: tuple[Told, World, Experiment] | None = None
+        self._versions: tuple[str, StoredVersions] | None = None  # of a federation
+        try:
+            self._disk = Disk(policy.state, policy.client, policy.limits)
+            self._lock = _locked(policy.state / f"client-{policy.client}.lock")
+        except OSError as error:
+            raise UserError(
+                f"{policy.state} cannot be used for the state of client {policy.client}: {error.strerror}"
+            ) from None
+        self._log = SentLog(policy.state)
+
+    def start_anew(self) -> None:
+        """Take part in no run until the next greeting: the person has started the device."""
+        self._disk.end()
+
+    def answer(self, kind: str, fields: Mapping[str, Any], raw: bytes) -> tuple[Fields, bytes]:
+        """The reply to one message. What goes wrong is told in a few words; the log has the rest."""
+        federation = fields.get("federation") if isinstance(fields, Mapping) else None
+        try:
+            if kind == "hello":
+                return self._hello(fields), b""
+            if kind == "ask":
+                return self._ask(fields, raw)
+            if kind == "fetch":
+                return self._fetch(fields)
+            if kind == "bye":
+                return self._bye(fields), b""
+            raise WireError(f'a message of kind "{kind}"; this side knows hello, ask, fetch and bye')
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            return {"error": self._refused(str(federation), str(kind), error)}, b""
+
+    # ---- greetings ----
+
+    def _hello(self, fields: Mapping[str, Any]) -> Fields:
+        """Who this is, once the run is signed, allowed, approved and tried; until then nothing."""
+        version, federation = _field(fields, "version", str), _field(fields, "federation", str)
+        told = Told(_field(fields, "experiment", str), _field(fields, "form", str))
+        if version != __version__:
+            raise Refusal(
+                f"the server has Catchment {version}, client {self.client} has {__version__}",
+                f"this device has Catchment {__version__}",
+            )
+        if max(map(len, told)) > LONGEST_TEXT:
+            raise Refusal(f"an experiment of more than {LONGEST_TEXT:,} characters", "the experiment is too long")
+        run = self._disk.run(federation)
+        if self._disk.current not in ("", federation):
+            raise Refusal(
+                f"this device takes part in the run {self._disk.current}, which is not over; to leave it, start "
+                "catchment join anew",
+                "the device takes part in another run",
+            )
+        self._check_signature(federation, digest(*told), _field(fields, "signature", str))
+        proposal = self._patience.do(lambda: Proposal.read(told, self._policy))
+        self._check_consent(proposal)
+        if run.told not in (None, told):
+            raise Refusal("the run of this name was another one", "the device takes part in another run")
+        self._disk.make_room(sum(map(len, told)))
+        world = self._patience.do(lambda: self._build(told, proposal))
+        self.samples = len(world.private(self.client))
+        if self.samples < self._policy.limits.least_samples:
+            raise Refusal(
+                f"{self.samples} samples are here; limits.least_samples is {self._policy.limits.least_samples:g}",
+                "the device has too few samples",
+            )
+        self._disk.begin(federation, told)
+        said: Fields = {"client": self.client}
+        if "counts" in self._policy.allow.leaves:
+            said["samples"] = self.samples
+        if world.remembers:
+            said["states"] = self._remembered(federation, run).count
+        self._log.said(federation, "hello", said)
+        return said
+
+    def _check_signature(self, federation: str, fingerprint: str, signature: str) -> None:
+        if self._policy.federation is not None:
+            from catchment.flower.keys import check_signature
+
+            try:
+                check_signature(self._policy.federation, federation, fingerprint, signature)
+            except UserError as error:
+                raise Refusal(str(error), "the run is not signed by the key that this device trusts") from None
+
+    def _check_consent(self, proposal: Proposal) -> None:
+        """A run is approved in the policy, earlier, or by a person now, who is asked once."""
+        if proposal.digest in (*self._policy.allow.experiments, *approved(self._policy.state)):
+            return
+        if self._ask_person is None:
+            raise Refusal(
+                f"nobody has approved this run; look at it and approve it with: catchment policy --approve "
+                f"{proposal.digest}\n{proposal.summary(self._policy)}",
+                "nobody has approved this run on the device yet",
+            )
+        if proposal.digest in self._declined or not self._ask_person(proposal.summary(self._policy)):
+            self._declined.add(proposal.digest)
+            raise Refusal(f"the person said no to {proposal.digest}", "the device's owner said no")
+        approve(self._policy.state, proposal.digest)
+
+    def _bye(self, fields: Mapping[str, Any]) -> Fields:
+        if _field(fields, "federation", str) == self._disk.current:
+            self._disk.end()
+        return {"client": self.client}
+
+    # ---- requests and responses ----
+
+    def _ask(self, fields: Mapping[str, Any], raw: bytes) -> tuple[Fields, bytes]:
+        """Serve a request once all its parts are here; of a long response the first part is sent."""
+        federation, key = _field(fields, "federation", str), _key(fields)
+        part, count = _field(fields, "part", int), _field(fields, "parts", int)
+        if not 0 <= part < count:
+            raise WireError(f"part {part} of {count}")
+        run, told = self._accepted(federation)
+        limits = self._policy.limits
+        self._disk.make_room(len(raw))
+        whole = run.receive(key, part, count, raw, limits.bytes_down_per_message)
+        if whole is None:
+            return {"client": self.client, "parts": 0}, b""
+        answer = run.response(key)
+        if answer is not None:
+            self._log.said(federation, "the last answer again", {}, len(answer))
+        else:
+            answer = self._respond(federation, run, told, key, Request.from_bytes(whole))
+        run.afford(min(len(answer), base.PART), limits.bytes_up_per_run)
+        run.spend(min(len(answer), base.PART))
+        return {"client": self.client, "parts": base.parts(len(answer))}, answer[: base.PART]
+
+    def _respond(self, federation: str, run: RunFolder, told: Told, key: str, request: Request) -> bytes:
+        """Compute a response, and keep and note it before it leaves."""
+        if request.client != self.client:
+            raise WireError(f"a request for client {request.client} came to client {self.client}")
+        limits = self._policy.limits
+        run.forget_response()
+        run.afford(1, limits.bytes_up_per_run)
+        try:
+            response = self._patience.do(lambda: self._serve(federation, run, told, request))
+        except BaseException:
+            self._forget_work()
+            raise
+        if response.body is None:
+            self._forget_work()
+            failure = Refusal(response.error, "the work failed; the device's log says why")
+            return response._replace(error=self._refused(federation, request.handler, failure)).to_bytes()
+        size = response.size()
+        if size > limits.bytes_up_per_message:
+            raise Refusal(
+                f"an answer of {size:,} bytes; limits.bytes_up_per_message is {limits.bytes_up_per_message:,.0f}",
+                "the answer is longer than the device allows",
+            )
+        run.afford(size, limits.bytes_up_per_run)
+        self._disk.make_room(size)
+        answer = response.to_bytes()
+        self._log.sent(federation, request, response.body, size)
+        run.keep_response(key, answer)
+        return answer
+
+    def _forget_work(self) -> None:
+        """Begin afresh after work that was left unfinished."""
+        self._workbench = Workbench(self._patience.stop)
+        self._versions = None
+
+    def _serve(self, federation: str, run: RunFolder, told: Told, request: Request) -> Response:
+        world, experiment = self._seen(told)
+        if request.round > experiment.rounds:
+            raise Refusal(
+                f"round {request.round} was asked for; the run has {experiment.rounds}", "the run has fewer rounds"
+            )
+        versions = self._remembered(federation, run) if world.remembers else None
+        return serve(world, request, versions, self._workbench)
+
+    def _fetch(self, fields: Mapping[str, Any]) -> tuple[Fields, bytes]:
+        """A later part of the last response."""
+        federation, key, part = _field(fields, "federation", str), _key(fields), _field(fields, "part", int)
+        run, _ = self._accepted(federation)
+        answer = run.response(key)
+        if answer is None:
+            raise WireError("there is no response to this request to fetch a part of")
+        if not 0 <= part < base.parts(len(answer)):
+            raise WireError(f"part {part} of a response of {base.parts(len(answer))} parts")
+        raw = answer[part * base.PART : (part + 1) * base.PART]
+        run.afford(len(raw), self._policy.limits.bytes_up_per_run)
+        run.spend(len(raw))
+        return {"client": self.client}, raw
+
+    # ---- what is kept between messages ----
+
+    def _accepted(self, federation: str) -> tuple[RunFolder, Told]:
+        run = self._disk.run(federation)
+        told = run.told
+        if told is None or self._disk.current != federation:
+            raise Refusal(HELLO_FIRST, HELLO_FIRST)
+        self._disk.heard()
+        return run, told
+
+    def _remembered(self, federation: str, run: RunFolder) -> StoredVersions:
+        """The versions of this client's state in one run."""
+        if self._versions is None or self._versions[0] != federation:
+            self._versions = (federation, run.versions())
+        return self._versions[1]
+
+    def _seen(self, told: Told) -> tuple[World, Experiment]:
+        if self._world is None or self._world[0] != told:
+            self._build(told, Proposal.read(told, self._policy))
+        assert self._world is not None
+        return self._world[1:]
+
+    def _build(self, told: Told, proposal: Proposal) -> World:
+        """The world of an experiment as this device has it; made once."""
+        if self._world is None or self._world[0] != told:
+            experiment, form = proposal.experiment, proposal.form
+            if experiment.data.own:
+                if self._policy.data is None:
+                    raise DataError("the policy does not say where this client's own data are; set data")
+                division = own_division(self._policy.data, form, self.client, experiment.data.clients)
+            else:
+                division = experiment.divide()
+            if (division.dataset.shape, division.dataset.classes) != (form.shape, form.classes):
+                raise DataError(
+                    f"the data here are {division.dataset.shape} of {len(division.dataset.classes)} classes, those of "
+                    f"the server {form.shape} of {len(form.classes)}, or classes have other names"
+                )
+            self._world = None  # so that two are not in memory at a time
+            self._world = (told, experiment.build_world(division), experiment)
+            self._workbench = Workbench(self._patience.stop)
+            torch.set_num_threads(experiment.threads)
+        return self._world[1]
+
+    def _refused(self, federation: str, kind: str, error: BaseException) -> str:
+        """Note a refusal, and say what the server is told of it."""
+        why = str(error) if isinstance(error, CatchmentError) else f"{type(error).__name__}: {error}"
+        with contextlib.suppress(OSError):
+            self._log.refused(federation, kind, why)
+        self._tell("\n".join(printable(line, 500) for line in f"refused: {why}".splitlines()[:50]))
+        if self._policy.allow.trusted:
+            return why
+        if isinstance(error, Refusal):
+            return error.told
+        return next((told for kinds, told in GENERIC if isinstance(error, kinds)), "the device could not do it")
+
+
+def _field(fields: Mapping[str, Any], name: str, kind: type[Kind]) -> Kind:
+    """A field of a message, if it is of the right type."""
+    value = fields.get(name)
+    if type(value) is not kind:
+        raise WireError(f"the field {name} is {type(value).__name__}; {kind.__name__} is expected")
+    return value
+
+
+def _key(fields: Mapping[str, Any]) -> str:
+    key = _field(fields, "key", str)
+    if not re.fullmatch(rf"[\w.-]{{1,{LONGEST_KEY}}}", key):
+        raise WireError("the key of a request has strange characters, or too many")
+    return key
+
+
+def _locked(path: Path) -> int:
+    """A lock that goes with this process, so that no second one works on the same client's state."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    if os.name == "posix":
+        import fcntl
+
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise UserError(
+                f"{path.parent} is in use: another process is {path.stem.replace('-', ' ')}; give each its own --state"
+            ) from None
+    return descriptor
