@@ -188,7 +188,12 @@ class Checkpoints:
         meta = {
             "round": round,
             "state": flatten(state, "state", tensors, spools),
-            "fleet": {"sequence": fleet.sequence, "life": fleet.life, "counts": fleet.counts},
+            "fleet": {
+                "sequence": fleet.sequence,
+                "life": fleet.life,
+                "counts": fleet.counts,
+                "standing": fleet.standing,
+            },
             "pending": [awaited for _, awaited in fleet.pending],
             "arrived": [late for _, _, late in fleet.arrived],
             "clock": {"now": fleet.transport.now, "sent": list(fleet.transport.sent.items())},

@@ -224,12 +224,14 @@ class Array(NamedTuple):
             return f"{name} is of shape {list(shape)}; at least {self.least} row is expected"
         return ""
 
-    def out_of_range(self, name: str, tensor: Tensor) -> str:
-        """What is wrong with its numbers, if anything is."""
+    def out_of_range(self, name: str, tensor: Tensor, sizes: dict[str, float]) -> str:
+        """What is wrong with its numbers, if anything is; the largest of floating-point numbers goes to `sizes`."""
         if self.low is None or not tensor.numel():
             return ""
         low, high = (number.item() for number in (tensor.aminmax() if tensor.ndim else (tensor, tensor)))
         if self.low <= low <= high <= self.high:
+            if tensor.is_floating_point():
+                sizes[name] = max(-low, high)
             return ""
         return f"{name} has numbers from {low:g} to {high:g}; {self.low:g} to {self.high:g} is expected"
 
@@ -278,8 +280,8 @@ class Expectation:
         group = self.groups[field]
         return None if group is None else group.arrays.get(name, False)
 
-    def misfit(self, message: Message, known: Known) -> str:
-        """What is wrong with a reply, if anything is."""
+    def misfit(self, message: Message, known: Known, sizes: dict[str, float]) -> str:
+        """What is wrong with a reply, if anything is; how large its fields are goes to `sizes`."""
         bound: dict[str, int] = {}
         grouped: dict[str, dict[str, Tensor]] = {}
         for name, tensor in message.tensors.items():
@@ -288,7 +290,7 @@ class Expectation:
                 return f"there is no place for a tensor {name!r:.80}"
             if array is not None and (
                 wrong := array.misshapen(name, tensor.dtype, tensor.shape, known, bound)
-                or array.out_of_range(name, tensor)
+                or array.out_of_range(name, tensor, sizes)
             ):
                 return wrong
             if array is None and tensor.is_floating_point() and not bool(tensor.isfinite().all()):
@@ -296,7 +298,7 @@ class Expectation:
             if name not in self.arrays:
                 grouped.setdefault(name.partition("/")[0], {})[name] = tensor
         for field, group in self.groups.items():
-            if group is not None and (wrong := _misfit_of_group(field, group, grouped.get(field, {}), message)):
+            if group is not None and (wrong := _misfit_of_group(field, group, grouped.get(field, {}), message, sizes)):
                 if field in self.optional and field not in grouped:
                     continue
                 return wrong
@@ -330,14 +332,16 @@ class Expectation:
         return 65_536 + names + undeclared + sum(array.bytes(known) for array in arrays if array)
 
 
-def _misfit_of_group(field: str, group: Group, given: Mapping[str, Tensor], message: Message) -> str:
+def _misfit_of_group(
+    field: str, group: Group, given: Mapping[str, Tensor], message: Message, sizes: dict[str, float]
+) -> str:
     if not group.part and len(given) != len(group.arrays) and not (group.arrays == {} == given):
         missing = next((name for name in group.arrays if name not in given), "")
         return f"{field} has {len(given)} tensors, {len(group.arrays)} are expected; {missing} is missing"
     if not given and message.scalars.get(field) != EMPTY:
         return f"{field} has no tensors"
     numbers = [tensor for tensor in given.values() if tensor.is_floating_point()]
-    norm = float(get_total_norm(numbers)) if numbers else 0.0
+    norm = sizes[field] = float(get_total_norm(numbers)) if numbers else 0.0
     if not norm <= group.largest:
         return f"{field} has the norm {norm:g}; at most {group.largest:g} is expected"
     for name, tensor in given.items():
@@ -353,12 +357,13 @@ class Expectations:
     method: type[Method[Any]]
     world: World | None  # None: only what payload classes say by themselves
     found: dict[int, int]  # by client: samples, fixed by the first accepted reply
+    sizes: dict[tuple[str, str], dict[int, float]]  # by handler and field, then by client: of this round's replies
     _made: dict[tuple[str, object], Expectation]
 
     @staticmethod
     def of(method: Method[Any], world: World | None) -> Expectations:
         """Nothing is found yet."""
-        return Expectations(type(method), world, {}, {})
+        return Expectations(type(method), world, {}, {}, {})
 
     def expectation(self, handler: str, client: int) -> Expectation:
         """Of one handler's replies by one client; made once per architecture."""
@@ -395,12 +400,18 @@ class Expectations:
         """Why a decoded reply to this request cannot be accepted; nothing if it can."""
         known = self.known(request.client)
         expectation = self.expectation(request.handler, request.client)
-        wrong = expectation.misfit(message, known)
-        if not wrong and not known.exact and self.world is not None:
+        sizes: dict[str, float] = {}
+        wrong = expectation.misfit(message, known, sizes)
+        if wrong:
+            return wrong
+        for field, size in sizes.items():
+            by_client = self.sizes.setdefault((request.handler, field), {})
+            by_client[request.client] = max(size, by_client.get(request.client, 0.0))
+        if not known.exact and self.world is not None:
             for name, (number, _) in expectation.numbers.items():
                 if number is not None and number.high == "N_k" and name in message.scalars:
                     self.found[request.client] = int(message.scalars[name])
-        return wrong
+        return ""
 
 
 # ---- from declarations to expectations --------------------------------------------------------------------------

@@ -14,19 +14,19 @@ from catchment.attacks import Intrusion
 from catchment.client import HOLDS
 from catchment.codecs import Memory, Wire
 from catchment.costs.ledger import Ledger
-from catchment.errors import CatchmentError, ExperimentError, ProtocolError, RunError, printable
+from catchment.errors import CatchmentError, ExperimentError, ProtocolError, printable
 from catchment.expectations import Expectations
 from catchment.inspection import Inspection, Profile
 from catchment.message import TRAINING, Message, Payload, Request, Response
 from catchment.method import Method, contract
 from catchment.randomness import numpy_generator
 from catchment.spool import on_disk
+from catchment.standing import Standing
 from catchment.transports.base import Snapshot, Transport
 
 Asked = TypeVar("Asked", bound=Payload)
 Answered = TypeVar("Answered", bound=Payload)
 FOREVER = float("inf")
-BARREN_ROUNDS = 3  # in a row, in which clients were asked and none gave anything that could be used, end a run
 LARGE = 2**20  # bytes of a tensor
 
 
@@ -85,7 +85,7 @@ class Fleet:
         self.watch: Callable[[list[Request]], None] | None = None  # sees what is sent
         self.overhear: Callable[[Request, Message], None] | None = None  # sees training replies as the method will
         self._expectations = expectations or Expectations.of(method, None)
-        self._barren: list[dict[int, str]] = []  # reasons of the last rounds, if nothing of use came in them
+        self._standing = Standing()
         self._transport = transport
         self._method = method
         self._ledger = ledger
@@ -126,6 +126,7 @@ class Fleet:
     def idle(self) -> list[int]:
         """The reachable clients that owe no reply, and of whom none is waiting to be taken from `arrivals`."""
         busy = self._busy() | {arrival.request.client for arrival in self._arrived if not arrival.late}
+        busy |= self._standing.suspended
         return [client for client in self._transport.roster(self.round) if client not in busy]
 
     def cohort(self) -> list[int]:
@@ -135,7 +136,7 @@ class Fleet:
             size = max(1, round(len(roster) * self._fraction))
             picked = numpy_generator(self._seed, "cohort", self.round).choice(len(roster), size, replace=False)
             roster = sorted(roster[i] for i in picked.tolist())
-        busy = self._busy()
+        busy = self._busy() | self._standing.suspended
         return [client for client in roster if client not in busy]
 
     @property
@@ -247,6 +248,8 @@ class Fleet:
         coded = not aside and self._wire.touches("down") and not self._wire.remembers("down")
         requests = []
         for client, body in bodies.items():
+            if client in self._standing.suspended:
+                continue
             if not isinstance(body, kinds.request):
                 raise ProtocolError(
                     f"{name} takes {kinds.request.__name__}, client {client} was sent {type(body).__name__}"
@@ -511,10 +514,8 @@ class Fleet:
 
     def begin_round(self, round: int) -> None:
         """Count turns and events anew; late replies that nobody took in the round they came are dropped."""
-        if self._tally.answered or not self._tally.reasons:
-            self._barren = []
-        else:
-            self._barren.append(self._tally.reasons)
+        self._standing.end_round(self._tally.answered, self._tally.reasons)
+        self._expectations.sizes.clear()
         self.round = round
         self.events = []
         self._turns = {}
@@ -522,21 +523,22 @@ class Fleet:
         self._arrived = [arrival for arrival in self._arrived if not arrival.late]
 
     def check_round(self) -> None:
-        """Refuse to go on when the experiment is wrong, not one client.
-
-        That is when everybody failed in the first round, or when nobody gave anything of use for some rounds in a row,
-        in which different clients were asked.
-        """
-        if self._tally.answered or not self._tally.reasons:
-            return
-        reasons = {client: why for round in (*self._barren, self._tally.reasons) for client, why in round.items()}
+        """Refuse to go on when the experiment is wrong, not one client."""
         reachable = len(self._transport.roster(self.round))
-        everybody = self.round == 1 and len(self._tally.reasons) >= reachable
-        in_a_row = len(self._barren) + 1 >= BARREN_ROUNDS and len(reasons) >= min(2, reachable)
-        if everybody or in_a_row:
-            client, why = next(iter(reasons.items()))
-            rounds = f"round {self.round}" if everybody else f"rounds {self.round - len(self._barren)} to {self.round}"
-            raise RunError(f"{rounds}: all {len(reasons)} clients failed; client {client}: {why}")
+        self._standing.check(self.round, self._tally.answered, self._tally.reasons, reachable)
+
+    def undone(self, why: str) -> None:
+        """The round broke the server's model and was undone; the client whose uploads stand out is asked no more."""
+        self.events.append({"what": "undone", "client": None, "handler": "", "why": why})
+        clients = len(self._transport.roster(self.round))
+        culprit = self._standing.blame(why, self._expectations.sizes.values(), clients)
+        if culprit is not None:
+            said = "what it sent is far larger than what the others sent; it is not asked any more"
+            self.events.append({"what": "suspended", "client": culprit, "handler": "", "why": said})
+
+    def kept(self) -> None:
+        """The round was good."""
+        self._standing.undone = 0
 
     def snapshot(self) -> FleetSnapshot:
         """What a checkpoint must hold to go on exactly, requests in flight included."""
@@ -544,6 +546,7 @@ class Fleet:
             sequence=self._sequence,
             life=self._life,
             counts=dataclasses.asdict(self.counts),
+            standing={**self._standing.to_dict(), "samples": list(self._expectations.found.items())},
             pending=[(p.request.to_bytes(), p.awaited) for p in self._pending.values()],
             arrived=[(a.request.to_bytes(), a.response.to_bytes(), a.late) for a in self._arrived],
             memories=self._memories,
@@ -560,6 +563,8 @@ class Fleet:
     def restore(self, snapshot: FleetSnapshot) -> None:
         """Go on from a checkpoint: what was in flight is asked again, and not booked again."""
         self.counts = Counts(**snapshot.counts)
+        self._standing = Standing.from_dict(snapshot.standing)
+        self._expectations.found.update((client, samples) for client, samples in snapshot.standing.get("samples", ()))
         self._sequence = snapshot.sequence
         self._life = snapshot.life + 1
         self._memories = dict(snapshot.memories)
@@ -608,3 +613,4 @@ class FleetSnapshot:
     memories: dict[int, Memory] = field(default_factory=dict)  # of the codecs, by client
     answered: dict[int, int] = field(default_factory=dict)  # by client: the last request that it has surely seen
     profiles: dict[int, Profile] = field(default_factory=dict)  # of the inspection, by client
+    standing: dict[str, Any] = field(default_factory=dict)  # of the clients

@@ -172,7 +172,8 @@ class OwnModels(Method[State]):
     def evaluate(self, server: Server, state: State, fleet: Fleet) -> Metrics:
         """The mean over clients, each with its own model."""
         clients = client_accuracies(fleet, self.test)
-        return Metrics(fmean(clients.values()) if clients else 0.0, clients=clients)
+        accuracy = fmean(clients.values()) if clients else 0.0
+        return Metrics(accuracy, clients=clients, self_reported=("accuracy", "clients"))
 
     @on_client
     def test(self, client: Client, request: Question) -> Accuracy:

@@ -33,6 +33,7 @@ class Metrics:
     clients: Mapping[int, float] | None = None  # accuracy of each client's own model
     more: Mapping[str, float] = field(default_factory=dict)  # anything else worth a column
     images: Mapping[str, Tensor] = field(default_factory=dict)  # normalised, [N, C, H, W], for people to look at
+    self_reported: tuple[str, ...] = ()  # which of "accuracy" and "clients" the clients measured themselves
 
 
 class Method(ABC, Generic[State]):

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from catchment.checkpoint import Checkpoints, flatten, private_directory, streamed, unflatten, write_atomically
 from catchment.costs.ledger import Ledger, summarise
-from catchment.errors import RunError, UserError
+from catchment.errors import Diverged, RunError, UserError
 from catchment.expectations import Expectations
 from catchment.experiment import Experiment
 from catchment.fleet import Fleet
@@ -29,6 +29,7 @@ from catchment.rehearsal import peak_memory
 from catchment.server import Server
 from catchment.spool import Spool
 from catchment.transports.base import Transport
+from catchment.undo import broken, keepsake
 from catchment.world import World
 
 Record = dict[str, Any]
@@ -166,7 +167,7 @@ class _Run:
         self.fleet.begin_round(number)
         if number == 1:
             self.fleet.watch = self._remember_first
-        self.method.round(self.server, state, self.fleet)
+        self._train(state)
         self.fleet.check_round()
         metrics = None
         if last or number % self.experiment.evaluation.every == 0:
@@ -191,6 +192,20 @@ class _Run:
         if self.checkpoints is not None and (last or number % self.experiment.checkpoint.every == 0):
             self._checkpoint(number, state)
         self.observe(record)
+
+    def _train(self, state: Any) -> None:
+        """The method's round; one that breaks the server's state is undone, so that one upload cannot end a run."""
+        undo = keepsake(state)
+        try:
+            self.method.round(self.server, state, self.fleet)
+            why = broken(state)
+        except Diverged as error:
+            why = str(error)
+        if why:
+            undo()
+            self.fleet.undone(why)
+        else:
+            self.fleet.kept()
 
     def _show(self, metrics: Metrics) -> None:
         """Keep the pictures of the last evaluation."""
@@ -242,6 +257,7 @@ class _Run:
             "clients": final.get("clients"),
             "models": final.get("models"),
             "more": final.get("more", {}),
+            "self_reported": final.get("self_reported", []),
             "rounds": self.experiment.rounds,
             "bytes": self.ledger.summary(),
             "bytes_by_field": self._fields(),
@@ -353,6 +369,8 @@ def _measured(metrics: Metrics | None, world: World) -> Mapping[str, Any]:
             measured["models"] = {name: {"accuracy": statistics.fmean(own)} for name, own in models.items()}
     if metrics.more:
         measured["more"] = dict(metrics.more)
+    if metrics.self_reported:
+        measured["self_reported"] = list(metrics.self_reported)
     return measured
 
 

@@ -192,7 +192,8 @@ class LargerServer(OwnModels[State]):
     def evaluate(self, server: Server, state: State, fleet: Fleet) -> Metrics:
         """The server's model, and each client's own."""
         score = server.evaluate(state.model)
-        return Metrics(score.accuracy, server=score.as_dict(), clients=client_accuracies(fleet, self.test))
+        clients = client_accuracies(fleet, self.test)
+        return Metrics(score.accuracy, server=score.as_dict(), clients=clients, self_reported=("clients",))
 
     def server_model(self, server: Server, state: State) -> nn.Module:
         """The larger model."""

@@ -434,7 +434,12 @@ class FedGKT(Method[State]):
             replies = list(fleet.ask(self.test, bodies, in_order=True))
         clients = {reply.client: reply.body.stacked for reply in replies}
         edge = fmean(reply.body.edge for reply in replies) if replies else 0.0
-        return Metrics(fmean(clients.values()) if clients else 0.0, clients=clients, more={"edge_accuracy": edge})
+        return Metrics(
+            fmean(clients.values()) if clients else 0.0,
+            clients=clients,
+            more={"edge_accuracy": edge},
+            self_reported=("accuracy", "clients"),
+        )
 
     @on_client
     def test(self, client: Client, request: ServerModel) -> Accuracies:

@@ -120,7 +120,8 @@ class Standalone(Method[State]):
             replies = fleet.ask(self.test, dict.fromkeys(fleet.clients(), Go()), in_order=True)
             clients = {reply.client: reply.body.accuracy for reply in replies}
         own = None if state.model is None else server.evaluate(state.model).as_dict()
-        return Metrics(sum(clients.values()) / max(len(clients), 1), server=own, clients=clients)
+        accuracy = sum(clients.values()) / max(len(clients), 1)
+        return Metrics(accuracy, server=own, clients=clients, self_reported=("accuracy", "clients"))
 
     @on_client
     def test(self, client: Client, request: Go) -> Measured:

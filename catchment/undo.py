@@ -1,0 +1,83 @@
+"""Undoing a round: the server's state as it was, and whether it still holds numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import get_total_norm
+
+Undo = Callable[[], Any]
+
+
+def keepsake(value: Any) -> Undo:
+    """A function that brings a state back to what it is now, and returns it.
+
+    Modules, optimisers, dicts, lists and dataclasses are brought back in place. Tensors that are not floating-point
+    numbers are taken to be replaced, never changed. Spools keep what came in between: methods look up in the rest of
+    their state which of it counts.
+    """
+    if isinstance(value, nn.Module | torch.optim.Optimizer):
+        return _in_place(value, deepcopy(value.state_dict()))
+    if isinstance(value, Tensor):
+        copy = value.clone() if value.is_floating_point() else value
+        return lambda: copy
+    if isinstance(value, dict):
+        entries = {key: keepsake(item) for key, item in value.items()}
+
+        def refill() -> Any:
+            before = {key: undo() for key, undo in entries.items()}
+            value.clear()
+            value.update(before)
+            return value
+
+        return refill
+    if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
+        kind, undos = type(value), [keepsake(item) for item in value]
+        return lambda: kind(undo() for undo in undos)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {field.name: keepsake(getattr(value, field.name)) for field in dataclasses.fields(value)}
+
+        def reset() -> Any:
+            for name, undo in fields.items():
+                setattr(value, name, undo())
+            return value
+
+        return reset
+    return lambda: value
+
+
+def _in_place(value: Any, before: dict[str, Any]) -> Undo:
+    def load() -> Any:
+        value.load_state_dict(before)
+        return value
+
+    return load
+
+
+def broken(state: Any) -> str:
+    """What is not a number in a state, in words; nothing if all is well."""
+    norm = float(get_total_norm(list(_numbers(state))))
+    return "" if norm == norm and norm != float("inf") else "numbers of the server's state are not finite"
+
+
+def _numbers(value: Any) -> Iterator[Tensor]:
+    """The floating-point tensors of a state, without those of optimisers, which follow the weights."""
+    if isinstance(value, Tensor):
+        if value.is_floating_point():
+            yield value.detach()
+    elif isinstance(value, nn.Module):
+        yield from (tensor for tensor in value.state_dict().values() if tensor.is_floating_point())
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _numbers(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _numbers(item)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield from _numbers(getattr(value, field.name))
