@@ -65,8 +65,8 @@ def check_keys(directory: Path) -> list[str]:
     warnings = check_certificate(directory)
     if not (directory / "federation.key").exists():
         raise UserError(
-            f"{directory} has no federation.key, with which runs are signed; bring it back, or make a pair and give "
-            f"every device the new federation.pub: catchment keys {directory} --clients 0"
+            f"{directory} has no federation.key, with which runs are signed; bring it back, or remove federation.pub "
+            f"(if it is there), make both with: catchment keys {directory} --clients 0, and give every device the new one"
         )
     if _private(directory / "federation.key").public_key() != read_public(directory / "federation.pub"):
         raise UserError(

@@ -291,8 +291,13 @@ def test_files_of_another_federation_are_refused(server: Path, tmp_path: Path) -
         for name, content in kept.items():
             (server / name).write_bytes(content)
     (server / "federation.key").unlink()
-    with pytest.raises(UserError, match=r"has no federation\.key, .*catchment keys .* --clients 0"):
+    with pytest.raises(
+        UserError, match=r"has no federation\.key, .*remove federation\.pub .*catchment keys .* --clients 0"
+    ):
         check_keys(server)
+    (server / "federation.pub").unlink()
+    assert [path.name for path in make_keys(server, 0, [])] == ["federation.key", "federation.pub"]
+    assert check_keys(server) == []
 
 
 def test_what_others_may_read_or_own_is_refused(server: Path, monkeypatch: pytest.MonkeyPatch) -> None:
