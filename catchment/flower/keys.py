@@ -66,7 +66,7 @@ def check_keys(directory: Path) -> list[str]:
     if not (directory / "federation.key").exists():
         raise UserError(
             f"{directory} has no federation.key, with which runs are signed; bring it back, or remove federation.pub "
-            f"(if it is there), make both with: catchment keys {directory} --clients 0, and give every device the new one"
+            f"(if it is there), make both with: catchment keys {directory} --clients 0, and give devices the new one"
         )
     if _private(directory / "federation.key").public_key() != read_public(directory / "federation.pub"):
         raise UserError(
