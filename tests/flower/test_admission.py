@@ -18,6 +18,7 @@ from catchment.errors import UserError
 from catchment.flower import admission
 from catchment.flower.admission import admissions, admit, revoke
 from catchment.flower.keys import fingerprint, make_device_key, make_keys
+from catchment.flower.serving import admitted
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -100,6 +101,18 @@ def test_a_revoked_key_does_not_come_back(server: Path, devices: list[Path]) -> 
         revoke(server, 0)
     admit(server, devices[2], 0)
     assert known(server)[1] == (0, fingerprint(devices[2]), True)
+
+
+def test_the_server_routine_lets_in_whom_the_folder_names(server: Path, devices: list[Path]) -> None:
+    admit(server, devices[0], 0)
+    admit(server, devices[1], 1)
+    before = admitted(server, 2)
+    assert sorted(before.values()) == [0, 1]
+    admit(server, devices[2], 0, replace=True)
+    revoke(server, 1)
+    after = admitted(server, 2)
+    assert list(after.values()) == [0]
+    assert not before.keys() & after.keys()
 
 
 def test_a_private_half_left_on_the_server_goes_with_the_public_one(server: Path) -> None:
