@@ -219,12 +219,6 @@ def listen(host: str, port: int) -> socket.socket:
         raise UserError(f"cannot listen on {host}, port {port}: {error.strerror}; choose another port") from None
 
 
-def free_port() -> int:
-    """A port of this machine that nothing listens on."""
-    with listen("127.0.0.1", 0) as probe:
-        return int(probe.getsockname()[1])
-
-
 @contextlib.contextmanager
 def _ended_by_signals() -> Iterator[None]:
     """SIGTERM is as good as Ctrl-C, so that processes end with this one."""

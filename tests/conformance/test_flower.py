@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
-from worlds import METHODS, experiment
-
-import catchment
+from worlds import METHODS
 
 pytest.importorskip("flwr")
+
+from federations import outcome
 
 QUICK = ("fedavg", "fedgkt")
 UNORDERED = [name for name in METHODS if "asynchronous" in name or name == "transfer"]  # who is faster decides
 CLIENTS = {"fedgkt, poisoned": 4}  # where one of them is named; otherwise 3
-
-
-def outcome(name, out, **settings):
-    """All that must be equal: results and bytes, less times, and less news of who came and went."""
-    chosen = experiment(name, **settings)
-    result = catchment.run(chosen, out=out)
-    rounds = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
-    for record in (result, *rounds):
-        del record["seconds"], record["virtual_seconds"]
-    del result["costs"]["peak_memory"]  # measured, to a few bytes
-    for record in rounds:
-        record["events"] = [event for event in record["events"] if event["what"] not in ("joined", "restarted")]
-    return result, rounds, (out / "ledger.jsonl").read_text()
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -12,11 +13,16 @@ from pathlib import Path
 
 import psutil
 import tomli_w
+from worlds import experiment
 
-from catchment.flower.federation import free_port
+import catchment
+from catchment.flower.federation import listen
+from catchment.policy import Policy
 
 HERE = Path(__file__).parent
 PATIENCE = 240.0  # seconds
+NEWS = ("joined", "left", "restarted", "resumed")  # events that differ between runs with the same result
+ROUTINE = "catchment.flower.serving"  # in the command line of the server routine
 
 
 def until(happened, what, patience=PATIENCE):
@@ -28,21 +34,37 @@ def until(happened, what, patience=PATIENCE):
     return found
 
 
-class Machines:
-    """One server and some clients."""
+def free_port() -> int:
+    """A port of this machine that nothing listens on."""
+    with listen("127.0.0.1", 0) as probe:
+        return probe.getsockname()[1]
 
-    def __init__(
-        self, folder: Path, table: dict, clients: int, *options: str, joining: tuple[str, ...] = ("--insecure",)
-    ):
+
+def outcome(name, out, observe=None, **settings):
+    """All that must be equal: results and bytes, less times, and less news of who came and went."""
+    chosen = experiment(name, **settings)
+    result = catchment.run(chosen, out=out, observe=observe)
+    rounds = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
+    for record in (result, *rounds):
+        del record["seconds"], record["virtual_seconds"]
+    del result["costs"]["peak_memory"]  # measured, to a few bytes
+    for record in rounds:
+        record["events"] = [event for event in record["events"] if event["what"] not in NEWS]
+    return result, rounds, (out / "ledger.jsonl").read_text()
+
+
+class Machines:
+    """One server and some clients; `keys` is a folder made by `make_keys`, without which there are none."""
+
+    def __init__(self, folder: Path, table: dict, clients: int, keys: Path | None = None):
         self.folder = folder
         self.out = folder / "run"
         self.port = free_port()
-        self.joining = joining
+        self.keys = keys
         self.processes: dict[str, subprocess.Popen] = {}
         table = {"path": str(HERE), **table}
         table["data"] = {"name": "digits", "train": 60, "test": 20, "clients": clients, **table.get("data", {})}
         (folder / "x.toml").write_text(tomli_w.dumps(table))
-        self.options = options or ("--insecure",)
 
     def __enter__(self):
         return self
@@ -70,11 +92,23 @@ class Machines:
 
     def serve(self) -> subprocess.Popen:
         where = ("--host", "127.0.0.1", "--port", self.port, "--out", self.out)
-        return self.catchment("server", "server", "x.toml", *where, *self.options)
+        trust = ("--insecure",) if self.keys is None else ("--keys", self.keys)
+        return self.catchment("server", "server", "x.toml", *where, *trust)
 
-    def join(self, client: int, *options: str) -> subprocess.Popen:
-        where = (f"127.0.0.1:{self.port}", "--client-id", client, "--state", f"state-{client}")
-        return self.catchment(f"client-{client}", "join", *where, *(options or self.joining))
+    def join(self, client: int, name: str = "", **changes: object) -> subprocess.Popen:
+        """Start a device that lets the server have everything, or what `changes` to its policy say."""
+        name = name or f"client-{client}"
+        digest = self.out / "flower" / "digest"
+        until(digest.exists, "the server to know its run")
+        policy = Policy.local(
+            client=client, server=f"127.0.0.1:{self.port}", state=self.folder / f"state-{name}",
+            key=self.keys and self.keys / f"client-{client}.key", federation=self.keys and self.keys / "federation.pub",
+            experiment=digest.read_text(), data=None, modules=None,
+        )  # fmt: skip
+        if self.keys is not None:
+            policy = dataclasses.replace(policy, insecure=False, root_certificate=self.keys / "ca.crt")
+        dataclasses.replace(policy, **changes).write(self.folder / f"{name}.toml")
+        return self.catchment(name, "join", "--policy", self.folder / f"{name}.toml")
 
     def kill(self, name: str) -> None:
         self.processes[name].send_signal(signal.SIGKILL)
@@ -99,11 +133,15 @@ class Machines:
     def events(self, *kinds: str) -> list[tuple[int, dict]]:
         return [(record["round"], e) for record in self.rounds() for e in record["events"] if e["what"] in kinds]
 
-    def process_of_server(self, program: str) -> psutil.Process:
-        """One of the processes that the server started, by a word of its command line."""
-        children = psutil.Process(self.processes["server"].pid).children(recursive=True)
-        (found,) = [child for child in children if program in " ".join(child.cmdline()[:3])]
-        return found
+    def kill_routine(self) -> None:
+        """End the process of the server routine."""
+        child(ROUTINE, self.processes["server"].pid).kill()
+
+
+def child(word: str, parent: int | None = None) -> psutil.Process:
+    """The process that this one, or another, started with a word in its command line."""
+    (found,) = [one for one in psutil.Process(parent).children() if word in " ".join(one.cmdline())]
+    return found
 
 
 def left_running(folder: Path) -> list[str]:
