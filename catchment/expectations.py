@@ -343,7 +343,10 @@ def _misfit_of_group(
     numbers = [tensor for tensor in given.values() if tensor.is_floating_point()]
     norm = sizes[field] = float(get_total_norm(numbers)) if numbers else 0.0
     if not norm <= group.largest:
-        return f"{field} has the norm {norm:g}; at most {group.largest:g} is expected"
+        return (
+            f"{field} has the norm {norm:g}; at most {group.largest:g} is expected (a lower optimizer.client.lr helps "
+            "where training diverged)"
+        )
     for name, tensor in given.items():
         if name.endswith("running_var") and bool((tensor < 0).any()):
             return f"{name} is negative"

@@ -100,12 +100,12 @@ def test_lost_and_failed_replies_are_counted_with_their_reason_and_never_raised(
     fleet.check_round()  # somebody answered
 
 
-def test_a_reply_of_the_wrong_form_is_a_failed_reply():
+def test_a_reply_of_the_wrong_form_is_refused():
     bad = lambda request: Response(request.client, request.sequence, Message({"weights": torch.ones(1)}))  # noqa: E731
     fleet, _ = fleet_of(1, bad)
     assert list(fleet.ask(QUIZ.answer, {0: Question(0)})) == []
-    assert fleet.counts.failed == 1
-    assert "Answer needs values" in fleet.events[0]["why"]
+    assert fleet.counts.refused == 1
+    assert fleet.events[0]["why"] == "there is no place for a tensor 'weights'"
 
 
 def test_a_round_in_which_everybody_failed_stops_the_run_with_the_reason():

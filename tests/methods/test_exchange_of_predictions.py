@@ -242,22 +242,19 @@ def test_every_architecture_has_a_student_and_all_clients_teach_it(tmp_path):
         run.model()
 
 
-def test_feddf_refuses_models_that_do_not_fit():
+def test_feddf_refuses_models_that_overflow():
     method = FedDF()
     w = by_hand(method, clients=((X, Y), (X, Y)))
     server, fleet = Server(w), Fleet(InProcess(w), method, Ledger(), seed=0)
 
-    def refused(weights, samples=1):
+    def refused(weights):
         from catchment.fleet import Reply
 
-        assert method.teacher(server, fleet, Reply(0, 1, LocalModel(weights, samples, 0.0))) is None
+        assert method.teacher(server, fleet, Reply(0, 1, LocalModel(weights, 1, 0.0))) is None
         return fleet.events[-1]["why"]
 
     good = torch.zeros(2, 2)
-    assert "other names than the model" in refused({"2.weight": good})
-    assert "has shape [3, 2], the model's is [2, 2]" in refused({"1.weight": torch.zeros(3, 2)})
     assert refused({"1.weight": good * math.inf}) == "its model gives NaN or infinity on public samples"
-    assert refused({"1.weight": good}, samples=0) == "it says that it has 0 samples"
 
 
 # ---- bytes -------------------------------------------------------------------------------------------------------

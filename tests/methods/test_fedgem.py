@@ -17,6 +17,7 @@ from catchment.client import Client, Workbench
 from catchment.costs.ledger import Ledger
 from catchment.data import Division, Samples
 from catchment.errors import ExperimentError, ModelError
+from catchment.expectations import Expectations
 from catchment.fleet import Fleet
 from catchment.message import Request
 from catchment.methods.fedgem import (
@@ -279,14 +280,15 @@ def test_uploads_of_wrong_form_are_refused(monkeypatch):
     monkeypatch.setattr(FedGEM, "client_select", client_select, raising=False)
     method = FedGEM()
     w = by_hand(method, clients=[(X, Y)] * 4)
-    server, fleet = Server(w), Fleet(InProcess(w), method, Ledger(), seed=0)
+    server = Server(w)
+    fleet = Fleet(InProcess(w), method, Ledger(), seed=0, expectations=Expectations.of(method, w))
     server.round = 1
     fleet.begin_round(1)
     lesson = method.fuse(server, method.init(server), fleet, [0, 1, 2, 3])
     assert [event["why"] for event in fleet.events] == [
-        "logits are torch.float32 [3, 2]; torch.float32 [1, 2] is expected",
-        "logits hold NaN or infinity",
-        "logits are torch.float64 [1, 2]; torch.float32 [1, 2] is expected",
+        "logits is of shape [3, 2]; size 0 should be at most 1",
+        "logits has numbers from nan to nan; -1e+06 to 1e+06 is expected",
+        "logits is float64 of 2 dimensions; float32 of 2 is expected",
     ]
     assert torch.allclose(lesson.teacher, torch.tensor([[0.5, -0.5]]))
 

@@ -120,17 +120,8 @@ def test_every_round_has_another_permutation_and_every_seed_the_same_one():
 
 
 WRONG = {
-    "a tensor too few": (lambda w: dict(list(w.items())[1:]), "tensors have other names than expected"),
-    "a tensor too many": (
-        lambda w: {**w, "more": torch.zeros(1)},
-        "tensors have other names than expected: more do not match",
-    ),
-    "another shape": (
-        lambda w: {n: torch.zeros(7, 7, 7) for n in w},
-        r"is torch.float32 \[7, 7, 7\]; torch.* is expected",
-    ),
-    "another dtype": (lambda w: {n: t.double() for n, t in w.items()}, "is torch.float64 .*; torch.float32"),
-    "NaN": (lambda w: {n: t / 0 for n, t in w.items()}, "holds NaN or infinity"),
+    "a tensor too few": (lambda w: dict(list(w.items())[1:]), "other modules came than those of group"),
+    "a tensor too many": (lambda w: {**w, "more": torch.zeros(1)}, "other modules came than those of group"),
 }
 
 
