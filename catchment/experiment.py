@@ -27,6 +27,7 @@ from catchment.data import Division
 from catchment.data.augment import check as check_augmentations
 from catchment.errors import ExperimentError, at_least
 from catchment.inspection import Inspection
+from catchment.inversion import ProbeSettings
 from catchment.method import Method, replies
 from catchment.names import did_you_mean, resolve
 from catchment.optimizers import OptimizerSettings
@@ -202,6 +203,7 @@ class Experiment:
     aggregation: dict[str, Any] = field(default_factory=lambda: {"name": _DEFAULTS["aggregation"]})
     attack: dict[str, Any] = field(default_factory=lambda: {"name": _DEFAULTS["attack"]})
     inspection: Inspection = field(default_factory=Inspection)
+    probe: ProbeSettings = field(default_factory=ProbeSettings)
     flower: FlowerSettings = field(default_factory=FlowerSettings)
     evaluation: Every = field(default_factory=Every)
     checkpoint: Every = field(default_factory=Every)
@@ -239,6 +241,11 @@ class Experiment:
                     f'data.{name} is about samples that are dealt, and with partition "own" clients bring theirs; '
                     "leave it out (public data are a split of that name in the folders of server and clients)"
                 )
+        if self.probe.inversion and self.engine == "flower":
+            raise ExperimentError(
+                "probe.inversion scores itself with private images, which a real federation does not have; use "
+                'engine = "inprocess"'
+            )
         self.devices.chosen()
         Wire.parse(self.wire.codecs)
 
@@ -369,6 +376,7 @@ class Experiment:
         check_augmentations(d.augment)
         world.check_models()
         world.method.check(world)
+        self.probe.check(world)
         return world
 
     def divide(self) -> Division:

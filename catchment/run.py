@@ -22,6 +22,7 @@ from catchment.errors import Diverged, RunError, UserError
 from catchment.expectations import Expectations
 from catchment.experiment import Experiment
 from catchment.fleet import Fleet
+from catchment.inversion import CuriousServer
 from catchment.message import Message, Request
 from catchment.method import Metrics
 from catchment.pictures import sheet
@@ -127,6 +128,7 @@ class _Run:
         self.crossings = _Lines(None if directory is None else directory / "ledger.jsonl")
         self.directory = directory
         self.observe = observe or _unseen
+        self.curious = CuriousServer(experiment.probe, world) if experiment.probe.inversion else None
         self.seconds = 0.0
         self.peaks: dict[str, int | None] = {}  # "handler of model" -> bytes
         self.firsts: dict[str, Request] = {}  # the first request of each, until it is rehearsed
@@ -167,6 +169,7 @@ class _Run:
         self.fleet.begin_round(number)
         if number == 1:
             self.fleet.watch = self._remember_first
+        self.fleet.overhear = self.curious.overhear if self.curious and (last or number == 1) else None
         self._train(state)
         self.fleet.check_round()
         metrics = None
@@ -186,6 +189,7 @@ class _Run:
             "seconds": seconds,
             "virtual_seconds": self.fleet.now,
             "events": [*self.transport.news(), *self.fleet.events],
+            **self._inverted(number, state),
         }
         self.rounds.add(record)
         self.crossings.add({"round": number, "entries": self.ledger.close_round()})
@@ -214,6 +218,17 @@ class _Run:
         (self.directory / "images").mkdir(exist_ok=True)
         for name, images in metrics.images.items():
             write_atomically(self.directory / "images" / f"{name}.png", sheet(images, self.world.normalise))
+
+    def _inverted(self, number: int, state: Any) -> Record:
+        """What a curious server could rebuild of the images behind this round's features; nothing if none is asked."""
+        found = self.curious.attack(self.server, state) if self.curious else None
+        if found is None:
+            return {}
+        if self.directory is not None:
+            (self.directory / "images").mkdir(exist_ok=True)
+            picture = sheet(found.picture, self.world.normalise, columns=len(found.picture) // 2)
+            write_atomically(self.directory / "images" / f"inversion-{number}.png", picture)
+        return {"probe": found.record()}
 
     def _rehearse(self) -> None:
         """Measure once what each handler costs a client of each model; not without the samples that it works on."""
@@ -268,6 +283,7 @@ class _Run:
             "failed": counts.failed,
             "refused": counts.refused,
             "attack": self._attack(),
+            "probe": [record["probe"] for record in self.rounds.all() if "probe" in record] or None,
             "costs": self._costs(),
             "data": self._data(),
             "fingerprint": fingerprint(state, {key: final.get(key) for key in ("accuracy", "server", "clients")}),

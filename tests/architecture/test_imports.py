@@ -22,7 +22,7 @@ TOP = {
 }  # know everything; nothing else may know them
 PURE = {
     "models", "data", "losses", "aggregators", "averaging", "evaluate", "training", "report", "names", "randomness",
-    "errors", "optimizers", "export", "spool", "process", "ensembles", "pictures",
+    "errors", "optimizers", "export", "spool", "process", "ensembles", "pictures", "decoders", "likeness",
 }  # fmt: skip
 MESSAGES_ONLY = {"costs", "codecs", "attacks", "inspection"}
 
