@@ -326,6 +326,6 @@ def _locked(path: Path) -> int:
         except BlockingIOError:
             os.close(descriptor)
             raise UserError(
-                f"{path.parent} is in use: another process is {path.stem.replace('-', ' ')}; give each its own --state"
+                f"{path.parent} is in use: another process is {path.stem.replace('-', ' ')}; give each its own state"
             ) from None
     return descriptor

@@ -13,9 +13,12 @@ import torch
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
+from catchment.device import RealDevice
+from catchment.device.disk import Told
 from catchment.errors import RunError
 from catchment.message import Message as Body
 from catchment.message import Request, Response
+from catchment.policy import Policy
 from catchment.transports import flower
 from catchment.transports.base import Snapshot
 from catchment.transports.flower import Flower, content, opened
@@ -180,12 +183,15 @@ def test_bytes_that_are_no_response_are_a_failed_reply():
 
 
 def test_long_requests_and_responses_travel_in_parts(monkeypatch, tmp_path):
-    for module in ("catchment.transports.flower", "catchment.transports.base", "catchment.device"):
+    for module in ("catchment.transports.flower", "catchment.transports.base"):
         monkeypatch.setattr(f"{module}.PART", 100)
-    from catchment.device import RealDevice
-
-    device = RealDevice(0, tmp_path)
-    monkeypatch.setattr(device, "_serve", lambda fields, asked: echo(asked))
+    policy = Policy.local(
+        client=0, server="here:1", state=tmp_path, key=None, federation=None, experiment="0" * 64, data=None,
+        modules=None,
+    )  # fmt: skip
+    device = RealDevice(policy)
+    device._disk.begin("f" * 16, Told("", ""))
+    monkeypatch.setattr(device, "_serve", lambda federation, run, told, asked: echo(asked))
 
     def reply(message):
         kind = message.metadata.message_type.partition(".")[2]
@@ -206,7 +212,7 @@ def test_long_requests_and_responses_travel_in_parts(monkeypatch, tmp_path):
     assert torch.equal(response.body.tensors["x"], torch.arange(100.0))
     assert grid.kinds(10).count("train.ask") == -(-asked.size() // 100) > 4
     assert grid.kinds(10).count("train.fetch") == -(-response.size() // 100) - 1
-    assert not list(tmp_path.rglob("*box"))
+    assert not list(tmp_path.rglob("inbox"))
 
 
 @pytest.mark.parametrize(("settings", "life"), [({"deadline": 100.0}, 260.0), ({"answer": 50.0}, 50.0), ({}, 3600.0)])
