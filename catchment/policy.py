@@ -71,7 +71,7 @@ class Limits:
     seconds_per_request: float = 3_600
     rounds: float = 1_000
     parameters: float = 50_000_000  # of one model
-    bytes_of_memory: float = 8_000_000_000
+    bytes_of_memory: float = 4_000_000_000
     bytes_of_disk: float = 10_000_000_000
     threads: float = 4
     runs_kept: float = 5  # whose state stays on the disk
