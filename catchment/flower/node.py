@@ -11,14 +11,17 @@ import contextlib
 import ssl
 import threading
 import time
+from base64 import b64encode
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import httpx
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_private_key
 from flwr.app import Message
 from flwr.app.message import remove_content_from_message
 from flwr.common.serde import message_from_proto, message_to_proto
@@ -38,10 +41,8 @@ from flwr.supercore.inflatable.inflatable_object import (
     no_object_id_recompute,
 )
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents, pull_objects, push_objects
-from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.fleet_http_client import FleetHttpClient
-from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from catchment.device import RealDevice
 from catchment.errors import UserError
@@ -49,7 +50,6 @@ from catchment.flower.apps import reply_to
 from catchment.process import return_freed_memory
 from catchment.transports.base import PART
 
-Keys = tuple[ec.EllipticCurvePrivateKey, ec.EllipticCurvePublicKey]
 T = TypeVar("T")
 
 BEAT = 10  # seconds between two signs of life; Flower takes no less
@@ -78,15 +78,14 @@ def serve_node(
     tell: Callable[[str], None],
 ) -> None:
     """Answer messages until the process is interrupted, or with `once` until a run is over."""
-    keys = generate_key_pairs() if key is None else _keys(key)
+    private = ec.generate_private_key(ec.SECP384R1()) if key is None else _private(key)
+    signature = _Signature(private)
     root = None if root_certificate is None else root_certificate.read_bytes()
     lost = 0.0  # seconds since when the server is away, in pauses
-    with FleetHttpClient.from_server_address(
-        address, root is None, root, interceptors=[NodeAuthHttpInterceptor(*keys)]
-    ) as http:
+    with FleetHttpClient.from_server_address(address, root is None, root, interceptors=[signature]) as http:
         while True:
             try:
-                with _connected(http, keys) as line:
+                with _connected(http, signature.public) as line:
                     tell(f"client {device.client} is connected to {address} as node {line.node.node_id}")
                     lost = 0.0
                     return _serve(line, device, once, tell)
@@ -176,9 +175,9 @@ class _Line:
 
 
 @contextlib.contextmanager
-def _connected(http: FleetHttpClient, keys: Keys) -> Iterator[_Line]:
+def _connected(http: FleetHttpClient, public: bytes) -> Iterator[_Line]:
     """Be a node for a while, with signs of life from a thread of their own."""
-    request = ActivateNodeRequest(public_key=public_key_to_bytes(keys[1]), heartbeat_interval=BEAT)
+    request = ActivateNodeRequest(public_key=public, heartbeat_interval=BEAT)
     try:
         node = Node(node_id=_called(partial(http.ActivateNode, request)).node_id)
     except _Unknown:
@@ -252,11 +251,31 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _keys(path: Path) -> Keys:
+class _Signature:
+    """Who this is, in the headers of every request: a public key, and the time signed with the private one."""
+
+    def __init__(self, private: ec.EllipticCurvePrivateKey) -> None:
+        self._private = private
+        self.public = private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+
+    def intercept(self, context: Any, call_next: Callable[[Any], httpx.Response]) -> httpx.Response:
+        """Called by Flower's client for every request."""
+        now = datetime.now(UTC).isoformat()
+        context.request.headers.update(
+            {
+                "flwr-public-key": b64encode(self.public).decode(),
+                "flwr-timestamp": now,
+                "flwr-signature": b64encode(self._private.sign(now.encode(), ec.ECDSA(SHA256()))).decode(),
+            }
+        )
+        return call_next(context)
+
+
+def _private(path: Path) -> ec.EllipticCurvePrivateKey:
     try:
         private = load_ssh_private_key(path.read_bytes(), None)
     except (OSError, ValueError) as error:
         raise UserError(f"{path} is not a private key that can be read: {error}") from None
     if not isinstance(private, ec.EllipticCurvePrivateKey):
         raise UserError(f"{path} is a key of another kind; `catchment key` makes the right ones")
-    return private, private.public_key()
+    return private

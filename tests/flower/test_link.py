@@ -17,6 +17,7 @@ pytest.importorskip("flwr")
 import httpx
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
+from federations import until
 from flwr.app import Message
 from flwr.proto.fleet_pb2 import ActivateNodeRequest, PullMessagesRequest, PushMessagesRequest
 from flwr.proto.message_pb2 import ObjectTree, PullObjectRequest, PushObjectRequest
@@ -331,15 +332,11 @@ def openssh(keys):
 
 
 def first_node(place):
-    while not (found := place.link.get_node_ids()):
-        place.link.wait(0.1)
-    return found[0]
+    return until(place.link.get_node_ids, "a device", 60)[0]
 
 
 def reply(place, name):
-    while not (found := place.link.pull_messages([name])):
-        place.link.wait(0.1)
-    return found[0]
+    return until(lambda: place.link.pull_messages([name]), "a reply", 60)[0]
 
 
 @pytest.mark.parametrize("size", [0, 10, 300_000, 6_000_000])
