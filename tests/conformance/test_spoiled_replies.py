@@ -1,0 +1,48 @@
+"""A reply that one client spoils does no harm: a sample of the sweep in benchmarks/spoiled.py, for every method."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+
+import pytest
+from spoiling import WORLDS, Found, Spoil, Spoiling, honest_run, small_experiment, sweep, ways
+
+SAMPLE = 8  # spoiled replies in each world
+
+
+def harm(name, carrier, more=lambda handlers: []):
+    """What a sample of spoiled replies did to a world."""
+    trial = small_experiment(name)
+    replies, memory = honest_run(trial, carrier)
+    spoils = [way for handler, reply in replies.items() for way in ways(handler, reply, replies)] + more(replies)
+    found = Found()
+    deque(sweep(trial, random.Random(name).sample(spoils, SAMPLE), memory, found, carrier), maxlen=0)
+    assert found.spoiled + len(found.unreached) == SAMPLE
+    assert found.spoiled > SAMPLE // 2
+    return found.harm
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_in_one_process(name):
+    assert harm(name, Spoiling) == []
+
+
+@pytest.mark.parametrize("name", ["fedavg, coded", "fedgkt", "split learning", "own"])
+def test_over_flower(name):
+    pytest.importorskip("flwr")
+    from spoiled_nodes import field_ways, over_flower
+
+    assert harm(name, over_flower, field_ways) == []
+
+
+def test_harm_would_be_seen(monkeypatch):
+    """Without the check of replies, the same sweep finds what it is there for."""
+    monkeypatch.setattr("catchment.fleet.Fleet._checked", lambda self, request, message: message)
+    trial = small_experiment("standalone")
+    _, memory = honest_run(trial)
+    spoils = [Spoil("test", "scalar", what, "accuracy") for what in ("250000.0", "10**400", "0")]
+    found = Found()
+    deque(sweep(trial, spoils, memory, found), maxlen=0)
+    assert [spoil.what for spoil, _ in found.harm] == ["250000.0", "10**400"]
+    assert found.spoiled == 3
