@@ -18,13 +18,12 @@ import functools
 import math
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.utils import get_total_norm
 
 from catchment.message import EMPTY, Message, Payload, Request, fields_of
 from catchment.method import Method, contract, handlers
@@ -206,12 +205,15 @@ class Array(NamedTuple):
 
     dtype: torch.dtype
     sizes: tuple[Size, ...]
-    low: float | None  # None: any number that is finite
+    low: float | None  # None: the range is not looked at
     high: float
     least: int  # rows
+    shape: torch.Size | None = None  # if it is always the same
 
     def misshapen(self, name: str, dtype: torch.dtype, shape: torch.Size, known: Known, bound: dict[str, int]) -> str:
         """What is wrong with dtype and shape, if anything is."""
+        if dtype == self.dtype and shape == self.shape:
+            return ""
         if dtype != self.dtype or len(shape) != len(self.sizes):
             return (
                 f"{name} is {_name(dtype)} of {len(shape)} dimensions; "
@@ -245,7 +247,7 @@ class Array(NamedTuple):
 class Group:
     """What is expected of a field of tensors by name."""
 
-    arrays: Mapping[str, Array]  # by the name in the message, the field's name included
+    names: frozenset[str]  # in the message, the field's name included
     part: bool
     largest: float  # norm over all floating-point numbers
 
@@ -254,53 +256,43 @@ class Group:
 class Expectation:
     """What is expected of the replies of one handler by clients of one architecture."""
 
-    arrays: Mapping[str, Array | None]  # single tensors; None: undeclared
-    groups: Mapping[str, Group | None]
+    arrays: Mapping[str, Array]  # by the name in the message
+    groups: Mapping[str, Group]  # by field
     numbers: Mapping[str, tuple[Number | None, tuple[type, ...]]]
+    undeclared: frozenset[str]  # fields of tensors
     optional: frozenset[str]
 
     def knows(self, name: str) -> bool:
         """Whether a tensor of this name, or a coded part of it, may be in a reply."""
-        return self._array(name) is not False or self._array(name.rpartition(":")[0]) is not False
+        if name in self.arrays or name.rpartition(":")[0] in self.arrays:
+            return True
+        return name.partition("/")[0].partition(":")[0] in self.undeclared
 
     def refuses(self, name: str, dtype: torch.dtype, shape: torch.Size, known: Known) -> str:
         """Why a tensor of this form cannot be in a reply; asked before it is decoded."""
-        array = self._array(name)
-        if array is False:
-            return f"there is no tensor {name!r:.80}"
-        return "" if array is None else array.misshapen(name, dtype, shape, known, {})
-
-    def _array(self, name: str) -> Array | Literal[False] | None:
-        """What is expected under a name; None if nothing is declared, False if there is no such tensor."""
-        if name in self.arrays:
-            return self.arrays[name]
-        field, slash, _ = name.partition("/")
-        if not slash or field not in self.groups:
-            return False
-        group = self.groups[field]
-        return None if group is None else group.arrays.get(name, False)
+        array = self.arrays.get(name)
+        if array is not None:
+            return array.misshapen(name, dtype, shape, known, {})
+        return "" if self.knows(name) else f"there is no place for a tensor {name!r:.80}"
 
     def misfit(self, message: Message, known: Known, sizes: dict[str, float]) -> str:
         """What is wrong with a reply, if anything is; how large its fields are goes to `sizes`."""
         bound: dict[str, int] = {}
-        grouped: dict[str, dict[str, Tensor]] = {}
         for name, tensor in message.tensors.items():
-            array = self._array(name)
-            if array is False:
+            array = self.arrays.get(name)
+            if array is not None:
+                wrong = array.misshapen(name, tensor.dtype, tensor.shape, known, bound)
+                if wrong := wrong or array.out_of_range(name, tensor, sizes):
+                    return wrong
+            elif name.partition("/")[0] not in self.undeclared:
                 return f"there is no place for a tensor {name!r:.80}"
-            if array is not None and (
-                wrong := array.misshapen(name, tensor.dtype, tensor.shape, known, bound)
-                or array.out_of_range(name, tensor, sizes)
-            ):
-                return wrong
-            if array is None and tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            elif tensor.is_floating_point() and not bool(tensor.isfinite().all()):
                 return f"{name} holds NaN or infinity"
-            if name not in self.arrays:
-                grouped.setdefault(name.partition("/")[0], {})[name] = tensor
         for field, group in self.groups.items():
-            if group is not None and (wrong := _misfit_of_group(field, group, grouped.get(field, {}), message, sizes)):
-                if field in self.optional and field not in grouped:
-                    continue
+            given = {name: tensor for name, tensor in message.tensors.items() if name in group.names}
+            if (given or field not in self.optional) and (
+                wrong := _misfit_of_group(field, group, given, message, sizes)
+            ):
                 return wrong
         return self._misfit_of_numbers(message, known)
 
@@ -326,22 +318,20 @@ class Expectation:
 
     def bytes(self, known: Known) -> int:
         """The most that a reply may have on the wire."""
-        arrays = [*self.arrays.values(), *(a for group in self.groups.values() if group for a in group.arrays.values())]
-        undeclared = UNDECLARED_BYTES * (None in self.groups.values() or None in self.arrays.values())
-        names = sum(len(name) + 200 for group in self.groups.values() if group for name in group.arrays)
-        return 65_536 + names + undeclared + sum(array.bytes(known) for array in arrays if array)
+        names = sum(len(name) + 200 for name in self.arrays)
+        declared = sum(array.bytes(known) for array in self.arrays.values())
+        return 65_536 + names + declared + UNDECLARED_BYTES * len(self.undeclared)
 
 
 def _misfit_of_group(
     field: str, group: Group, given: Mapping[str, Tensor], message: Message, sizes: dict[str, float]
 ) -> str:
-    if not group.part and len(given) != len(group.arrays) and not (group.arrays == {} == given):
-        missing = next((name for name in group.arrays if name not in given), "")
-        return f"{field} has {len(given)} tensors, {len(group.arrays)} are expected; {missing} is missing"
+    if not group.part and len(given) != len(group.names):
+        missing = min(group.names - given.keys())
+        return f"{field} has {len(given)} tensors, {len(group.names)} are expected; {missing} is missing"
     if not given and message.scalars.get(field) != EMPTY:
         return f"{field} has no tensors"
-    numbers = [tensor for tensor in given.values() if tensor.is_floating_point()]
-    norm = sizes[field] = float(get_total_norm(numbers)) if numbers else 0.0
+    norm = sizes[field] = _norm(given.values())
     if not norm <= group.largest:
         return (
             f"{field} has the norm {norm:g}; at most {group.largest:g} is expected (a lower optimizer.client.lr helps "
@@ -421,22 +411,27 @@ class Expectations:
 
 
 def _resolve(reply: type[Payload], world: World | None, client: int) -> Expectation:
-    arrays: dict[str, Array | None] = {}
-    groups: dict[str, Group | None] = {}
+    arrays: dict[str, Array] = {}
+    groups: dict[str, Group] = {}
     numbers: dict[str, tuple[Number | None, tuple[type, ...]]] = {}
+    undeclared = []
     declared = declarations(reply)
     for field in fields_of(reply):
         declaration = declared[field.name]
-        if field.kind == "tensor":
-            known = isinstance(declaration, Values) and world is not None
-            arrays[field.name] = _array(declaration, world, client) if known else None  # type: ignore[arg-type]
-        elif field.kind == "tensors":
-            known = isinstance(declaration, Like) and world is not None
-            groups[field.name] = _group(field.name, declaration, world, client) if known else None  # type: ignore[arg-type]
-        else:
+        if field.kind == "scalar":
             numbers[field.name] = (declaration if isinstance(declaration, Number) else None, field.types)
+        elif isinstance(declaration, Values) and world is not None:
+            arrays[field.name] = _array(declaration, world, client)
+        elif isinstance(declaration, Like) and world is not None:
+            reference = {f"{field.name}/{name}": t.detach() for name, t in declaration.reference(world, client).items()}
+            arrays |= {name: _array_like(tensor) for name, tensor in reference.items()}
+            size = sum(tensor.numel() for tensor in reference.values())
+            largest = GROWTH * (_norm(reference.values()) + math.sqrt(size))
+            groups[field.name] = Group(frozenset(reference), declaration.part, largest)
+        else:
+            undeclared.append(field.name)
     optional = frozenset(field.name for field in fields_of(reply) if field.optional)
-    return Expectation(arrays, groups, numbers, optional)
+    return Expectation(arrays, groups, numbers, frozenset(undeclared), optional)
 
 
 def _array(declared: Values, world: World, client: int) -> Array:
@@ -461,22 +456,16 @@ def _array(declared: Values, world: World, client: int) -> Array:
     return Array(declared.dtype, tuple(sizes), declared.low, high, declared.least)
 
 
-def _group(field: str, declared: Like, world: World, client: int) -> Group:
-    reference = declared.reference(world, client)
-    arrays = {
-        f"{field}/{name}": Array(
-            t.dtype,
-            tuple(Size("", length, equal=True) for length in t.shape),
-            None if t.is_floating_point() or t.dtype == torch.bool else 0,
-            LARGEST_WHOLE,
-            0,
-        )
-        for name, t in reference.items()
-    }
-    numbers = [t.detach() for t in reference.values() if t.is_floating_point()]
-    size = sum(t.numel() for t in numbers)
-    norm = float(get_total_norm(numbers)) if numbers else 0.0
-    return Group(arrays, declared.part, GROWTH * (norm + math.sqrt(size)))
+def _array_like(tensor: Tensor) -> Array:
+    """What is expected of a tensor that stands for this one."""
+    counts = not tensor.is_floating_point() and tensor.dtype != torch.bool
+    sizes = tuple(Size("", length, equal=True) for length in tensor.shape)
+    return Array(tensor.dtype, sizes, 0 if counts else None, LARGEST_WHOLE, 0, tensor.shape)
+
+
+def _norm(tensors: Iterable[Tensor]) -> float:
+    """Of all floating-point numbers; NaN or infinity if one of them is."""
+    return math.hypot(*(float(torch.linalg.vector_norm(t)) for t in tensors if t.is_floating_point()))
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import get_total_norm
 
 Undo = Callable[[], Any]
 
@@ -61,8 +61,8 @@ def _in_place(value: Any, before: dict[str, Any]) -> Undo:
 
 def broken(state: Any) -> str:
     """What is not a number in a state, in words; nothing if all is well."""
-    norm = float(get_total_norm(list(_numbers(state))))
-    return "" if norm == norm and norm != float("inf") else "numbers of the server's state are not finite"
+    norms = [float(torch.linalg.vector_norm(tensor)) for tensor in _numbers(state)]
+    return "" if all(map(math.isfinite, norms)) else "numbers of the server's state are not finite"
 
 
 def _numbers(value: Any) -> Iterator[Tensor]:

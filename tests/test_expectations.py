@@ -196,7 +196,7 @@ def test_a_coded_tensor_is_refused_before_it_is_decoded():
     refuses = expectations().decodable(ask("upload"))
     assert refuses("logits", torch.float32, torch.Size([3, 2])) == ""
     assert refuses("logits", torch.float32, torch.Size([2**30, 2])) != ""
-    assert refuses("other", torch.float32, torch.Size([1])) == "there is no tensor 'other'"
+    assert refuses("other", torch.float32, torch.Size([1])) == "there is no place for a tensor 'other'"
 
 
 def test_an_expectation_is_made_once_for_each_architecture():
