@@ -103,6 +103,14 @@ def start_run(file: Path, directory: Path) -> None:
     begin(Experiment.load(file, {"engine": "flower"}), directory)
 
 
+def announced(experiment: Experiment, world: World) -> tuple[str, str]:
+    """What devices are told of a run: its experiment, less where and how the server listens, and its data's form."""
+    return (
+        dataclasses.replace(experiment, flower=FlowerSettings()).to_toml(),
+        json.dumps(world.data.dataset.form.to_dict()),
+    )
+
+
 def serve_run(
     grid: Grid,
     directory: Path,
@@ -116,8 +124,7 @@ def serve_run(
     keys = papers.keys(experiment)
 
     def carrier(world: World, directory: Path | None) -> Transport:
-        text = dataclasses.replace(experiment, flower=FlowerSettings()).to_toml()  # the rest is the server's own affair
-        form = json.dumps(world.data.dataset.form.to_dict())
+        text, form = announced(experiment, world)
         mark = digest(text, form)
         write_atomically(papers.digest, mark.encode())
         return Flower(

@@ -24,6 +24,7 @@ from catchment.transports.base import PART, Snapshot, Transport, parts, pause
 LOOK = 0.5  # seconds between two looks for nodes
 GREETING = 600.0  # seconds that a node has to answer a greeting; it may read its data first
 FAREWELL = 3.0  # seconds to wait for nodes to hear that the run is over
+AGAIN = 30.0  # seconds after which a node that refused is greeted again
 GREETINGS = 3  # so often is a client greeted again for one request that it cannot place
 LARGEST = 2**31  # bytes of a response where nothing else is said
 SMALL = 250_000  # bytes
@@ -150,7 +151,7 @@ class Flower(Transport):
         self._waited = False  # for everybody, before the first round
         self._nodes: dict[int, int] = {}  # client -> node
         self._left: dict[int, float] = {}  # client -> when it left
-        self._greeted: set[int] = set()  # nodes
+        self._greeted: dict[int, float] = {}  # node -> when
         self._greetings: dict[str, int] = {}  # message -> node
         self._excuses: dict[int, str] = {}  # node -> why it does not take part
         self._waiting: dict[int, deque[_Errand]] = {}
@@ -205,10 +206,13 @@ class Flower(Transport):
                 if node not in present:
                     self._note("left", client, "its node is not connected any more")
                     self._part(client, time.monotonic())
-            for node in self._greeted - present:  # it is greeted again when it comes back
-                self._greeted.discard(node)
+            for node in self._greeted.keys() - present:  # it is greeted again when it comes back
+                del self._greeted[node]
                 self._excuses.pop(node, None)
-            for node in sorted(present - self._greeted):
+            for node in self._excuses:  # its owner may have thought better of it
+                if self._looked - self._greeted.get(node, 0.0) > AGAIN and node not in self._greetings.values():
+                    self._greeted.pop(node, None)
+            for node in sorted(present - self._greeted.keys()):
                 self._greet(node)
         for message, node in list(self._greetings.items()):
             for reply in self._grid.pull_messages([message]):
@@ -223,14 +227,14 @@ class Flower(Transport):
     def _greet(self, node: int) -> None:
         message = self._push(node, "query.hello", content(self._greeting), GREETING)
         if message:
-            self._greeted.add(node)
+            self._greeted[node] = time.monotonic()
             self._greetings[message] = node
 
     def _heard(self, node: int, reply: Envelope) -> None:
         """What a node said of itself."""
         fields, _, why, code = _opened(reply)
         if code in (EXPIRED, GONE):
-            self._greeted.discard(node)  # and is greeted again, if it is there
+            self._greeted.pop(node, None)  # and is greeted again, if it is there
             return
         client, samples = fields.get("client"), fields.get("samples", 0)
         own = client if self._client_of is None else self._client_of(node)
@@ -242,9 +246,11 @@ class Flower(Transport):
             why = f"says that it has {printable(samples, 40)} samples"
         if why or not isinstance(client, int):
             known = client if type(client) is int and 0 <= client < self._clients else None
+            if self._excuses.get(node) != why:
+                self._note("refused", known, f"node {node} may not join: {why}")
             self._excuses[node] = why
-            self._note("refused", known, f"node {node} may not join: {why}")
             return
+        self._excuses.pop(node, None)
         before = self._nodes.get(client)
         self._nodes[client] = node
         if before == node:
@@ -347,7 +353,7 @@ class Flower(Transport):
             if self._nodes.get(client) == node:  # it hangs: it is asked again when it has answered a greeting
                 self._note("left", client, "it has not answered in time")
                 self._part(client, float("-inf"))
-                self._greeted.discard(node)
+                self._greeted.pop(node, None)
         elif why:
             self._ready.append(_lost(errand.request, why)._replace(failed=code in (0, FAILED)))
         else:

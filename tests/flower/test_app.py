@@ -1,20 +1,23 @@
-"""The Flower app of the examples, by Flower's own commands, and the other way to run locally."""
+"""The Flower app of the examples, by Flower's own commands."""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("flwr")
 
-from federations import left_running, until
-from worlds import experiment
+from federations import free_port, until
 
 import catchment
-from catchment.flower.federation import environment, free_port
+from catchment.flower.federation import environment
+from catchment.flower.serving import announced
+from catchment.policy import Policy, digest
 
 pytestmark = pytest.mark.slow
 
@@ -30,15 +33,26 @@ def one_thread(monkeypatch):
 def test_the_example_runs_by_flowers_own_commands(tmp_path):
     home = tmp_path / "home"
     home.mkdir()
-    settings = environment(home)
+    settings = environment(home) | {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    }
     port = free_port()
+    file = catchment.Experiment.load(APP / "app" / "experiment.toml", {"engine": "flower"})
+    approved = digest(*announced(file, file.build_world()))
+    for client in range(2):
+        policy = Policy.local(
+            client=client, server=f"127.0.0.1:{port}", state=tmp_path / "state", key=None, federation=None,
+            experiment=approved, data=None, modules=None,
+        )  # fmt: skip
+        policy.write(tmp_path / f"client-{client}.toml")
     (home / "config.toml").write_text(
         f'[superlink]\ndefault = "here"\n[superlink.here]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
     )
     link = ["flower-superlink", "--insecure", "--port", str(port), "--disable-runtime-dependency-installation"]
     nodes = [
         ["flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{port}", "--port", str(free_port()),
-         "--node-config", f"partition-id={k} state=\"{tmp_path / 'state'}\""]
+         "--node-config", f"policy=\"{tmp_path / f'client-{k}.toml'}\""]
         for k in range(2)
     ]  # fmt: skip
     with (tmp_path / "log").open("wb") as log:
@@ -61,13 +75,3 @@ def test_the_example_runs_by_flowers_own_commands(tmp_path):
     assert found["lost"] == found["failed"] == 0
     here = catchment.run(catchment.Experiment.load(APP / "app" / "experiment.toml"))
     assert found["fingerprint"] == here["fingerprint"]
-
-
-def test_without_private_names_results_are_the_same(tmp_path):
-    here = catchment.run(experiment("fedgkt", rounds=2, data={"clients": 2}))
-    stock = {"engine": "flower", "flower": {"stock": True}}
-    there = catchment.run(experiment("fedgkt", rounds=2, data={"clients": 2}, **stock), tmp_path / "run")
-    assert there["fingerprint"] == here["fingerprint"]
-    assert there["bytes"] == here["bytes"]
-    assert not left_running(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {"run"}

@@ -261,6 +261,17 @@ def test_too_few_clients_end_the_run_with_their_excuses():
         carrier.roster(1)
 
 
+def test_a_device_that_refused_is_greeted_again_and_may_think_better_of_it(monkeypatch):
+    said = iter([{"error": "not approved"}, {"error": "not approved"}, {"client": 1, "samples": 7}])
+    hello = lambda message: Message(content(next(said)), reply_to=message)  # noqa: E731
+    carrier = transport(Grid(n10=node(0), n11=node(1, hello=hello)))
+    assert carrier.roster(1) == [0]
+    monkeypatch.setattr(flower, "AGAIN", 0.0)
+    while carrier.roster(2) != [0, 1]:
+        pass
+    assert [event["what"] for event in carrier.news()] == ["joined", "refused", "joined"]
+
+
 def test_a_client_that_comes_later_takes_part_from_then_on():
     grid = Grid(n10=node(0))
     carrier = transport(grid)
