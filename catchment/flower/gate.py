@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, MutableMapping
 from datetime import UTC, datetime
@@ -139,18 +138,20 @@ def _is_signed(key: bytes, headers: dict[bytes, bytes]) -> bool:
 
 async def _body(receive: Receive, length: int) -> bytes | None:
     """All of a body of this length; None if it is another, or does not come."""
-    body = bytearray()
-    until = time.monotonic() + SLOWEST
-    while True:
-        try:
-            message = await asyncio.wait_for(receive(), until - time.monotonic())
-        except TimeoutError:
-            return None
-        body += message.get("body", b"")
-        if message["type"] != "http.request" or len(body) > length:
-            return None
-        if not message.get("more_body", False):
-            return bytes(body) if len(body) == length else None
+    parts: list[bytes] = []
+    size, more = 0, True
+    try:
+        async with asyncio.timeout(SLOWEST):
+            while more:
+                message = await receive()
+                parts.append(message.get("body", b""))
+                size += len(parts[-1])
+                if message["type"] != "http.request" or size > length:
+                    return None
+                more = message.get("more_body", False)
+    except TimeoutError:
+        return None
+    return b"".join(parts) if size == length else None
 
 
 async def _refuse(scope: Scope, send: Send, status: int) -> None:
