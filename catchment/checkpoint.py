@@ -218,12 +218,18 @@ class Checkpoints:
         self._clean(round)
 
     def latest(self) -> Loaded | None:
-        """The newest checkpoint that can be read whole; None if there is none."""
+        """The newest checkpoint that can be read whole; None if there is none, an error if there are only others."""
+        reasons = []
         for path in sorted(self._directory.glob(ROUND_FILES), reverse=True):
             try:
                 return self._load(path)
-            except (WireError, OSError, KeyError, ValueError, TypeError):
-                continue  # the one before it is kept for this
+            except (WireError, OSError, KeyError, ValueError, TypeError) as error:
+                reasons.append(f"{path.name}: {error}")  # the one before it is kept for this
+        if reasons:
+            raise RunError(
+                f"no checkpoint in {self._directory} can be read ({reasons[0]}); the run is left as it is: resume it "
+                "with the version that wrote it, or start anew in another directory"
+            )
         return None
 
     def _save_clients(self, round: int, changed: Mapping[int, ClientState]) -> dict[int, str]:

@@ -5,12 +5,15 @@ import json
 import os
 import random
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor, nn
+from worlds import experiment
 
+import catchment
 from catchment.checkpoint import KEPT, MOST_CLIENT_FILES, Checkpoints, flatten, unflatten, write_atomically
 from catchment.errors import ProtocolError, RunError
 from catchment.fleet import FleetSnapshot
@@ -360,12 +363,36 @@ def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(tmp_path, dama
     assert values(loaded.fleet.transport.states) == {0: 1, 1: 3}
 
 
-def test_two_damaged_checkpoints_are_none(tmp_path):
+def test_two_damaged_checkpoints_are_an_error_and_not_a_new_beginning(tmp_path):
     checkpoints = Checkpoints(tmp_path)
     for round in (1, 2):
         checkpoints.save(round, Box(round), snapshot(), {})
         truncate(tmp_path / f"round-{round:06d}.safetensors")
-    assert Checkpoints(tmp_path).latest() is None
+    with pytest.raises(RunError, match=r"no checkpoint in .* can be read \(round-000002.safetensors: .*left as it is"):
+        Checkpoints(tmp_path).latest()
+
+
+@pytest.mark.parametrize("spoil", ["version", "permission", "damage"])
+def test_a_run_whose_checkpoints_cannot_be_read_is_left_as_it_is(tmp_path, monkeypatch, spoil):
+    out = tmp_path / "run"
+    catchment.run(experiment("fedavg", rounds=4), out)
+    (out / "result.json").unlink()
+    if spoil == "damage":
+        for path in (out / "checkpoints").glob("round-*"):
+            truncate(path)
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    if spoil == "version":
+        monkeypatch.setattr("catchment.message.WIRE_VERSION", "2")
+    if spoil == "permission":
+        monkeypatch.setattr(Path, "read_bytes", forbidden)
+    with pytest.raises(RunError, match="can be read .* the run is left as it is"):
+        catchment.resume(out)
+    monkeypatch.undo()
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+
+
+def forbidden(path):
+    raise PermissionError(13, "Permission denied")
 
 
 @pytest.mark.parametrize("meta", ["{", "[]", '{"clients":[["x","f"]]}'])
@@ -379,7 +406,8 @@ def test_a_checkpoint_that_could_not_be_read_leaves_no_trace(tmp_path):
     Checkpoints(tmp_path).save(1, Box(1), snapshot({0: client_state(1), 1: client_state(1)}), {})
     truncate(tmp_path / "clients-000001.safetensors")
     started_over = Checkpoints(tmp_path)
-    assert started_over.latest() is None
+    with pytest.raises(RunError, match="no checkpoint"):
+        started_over.latest()
     started_over.save(2, Box(2), snapshot({0: client_state(2)}), {})
     assert values(Checkpoints(tmp_path).latest().fleet.transport.states) == {0: 2}
 
