@@ -29,7 +29,7 @@ class HalfSteps(OneModel):
     def round(self, server, state, fleet):
         bodies = dict.fromkeys(fleet.cohort(), GlobalModel(state.weights))
         replies = fleet.ask(self.train, bodies, in_order=True)
-        mean = mean_model(server, fleet, replies, state.weights) or state.weights
+        mean = mean_model(server, replies, state.weights) or state.weights
         state.weights = {name: w + self.step * (mean[name] - w) for name, w in state.weights.items()}
 
     @on_client
