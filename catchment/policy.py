@@ -10,6 +10,7 @@ import dataclasses
 import hashlib
 import json
 import math
+import os
 import re
 import tomllib
 import types
@@ -260,7 +261,7 @@ def _toml(value: Any) -> str:
     if isinstance(value, tuple):
         return f"[{', '.join(map(_toml, value))}]"
     if isinstance(value, Path):
-        return json.dumps(str(value.expanduser().absolute()), ensure_ascii=False)
+        return json.dumps(os.path.abspath(value.expanduser()), ensure_ascii=False)
     if isinstance(value, float):
         return str(value)
     return f"{value:_}" if type(value) is int else json.dumps(value, ensure_ascii=False)

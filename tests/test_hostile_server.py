@@ -120,8 +120,9 @@ def test_runs_that_are_not_signed_by_the_federation(policy: Policy, tmp_path: Pa
 def test_without_a_person_only_approved_runs_are_joined(policy: Policy) -> None:
     server = Server(policy, agree=None)
     assert server.hello() == {"error": "nobody has approved this run on the device yet"}
+    assert "asks client 0 to take part in a run" in server.shown[0]
     fingerprint = digest(experiment(), json.dumps(FORM.to_dict()))
-    assert f"catchment policy --approve {fingerprint}" in server.refusals()[-1]
+    assert server.refusals()[-1].endswith(f"catchment policy --approve {fingerprint}")
     disk.approve(policy.state, fingerprint)
     server.serves_the_honest_run()
 
@@ -145,7 +146,7 @@ def test_a_person_sees_what_will_leave_and_is_asked_once(policy: Policy) -> None
         "fl.example.org:9092 asks client 0",
         "fedavg, 3 rounds",
         "mlp(4) (78 parameters)",
-        "local_training: weights",
+        "weights  local_training.weights: client weights, up to 312 B",
         "signed   by the key federation.pub",
     ):
         assert part in shown[1]

@@ -161,6 +161,6 @@ def test_a_policy_is_shown_in_plain_words_with_what_left(tmp_path):
     shown = invoke("policy", file).output
     assert f"{'0' * 64}, {'f' * 64}" in shown
     assert f"run {'ab' * 8}: 300 B in 2 answers" in shown
-    assert "Refused 1 times, last:" in shown
+    assert "Refusals so far: 1; the last:" in shown
     assert "hello: too much" in shown
     assert "is not the digest of a run" in str(invoke("policy", file, "--approve", "f").exception)

@@ -149,9 +149,10 @@ class RealDevice:
         if proposal.digest in (*self._policy.allow.experiments, *approved(self._policy.state)):
             return
         if self._ask_person is None:
+            self._tell(proposal.summary(self._policy))
             raise Refusal(
-                f"nobody has approved this run; look at it and approve it with: catchment policy --approve "
-                f"{proposal.digest}\n{proposal.summary(self._policy)}",
+                f"nobody has approved this run ({proposal.experiment.method['name']}, {proposal.experiment.rounds} "
+                f"rounds); to do so: catchment policy --approve {proposal.digest}",
                 "nobody has approved this run on the device yet",
             )
         if proposal.digest in self._declined or not self._ask_person(proposal.summary(self._policy)):
@@ -292,7 +293,7 @@ class RealDevice:
         why = str(error) if isinstance(error, CatchmentError) else f"{type(error).__name__}: {error}"
         with contextlib.suppress(OSError):
             self._log.refused(federation, kind, why)
-        self._tell("\n".join(printable(line, 500) for line in f"refused: {why}".splitlines()[:50]))
+        self._tell(f"refused: {printable(why, 500)}")
         if self._policy.allow.trusted:
             return why
         if isinstance(error, Refusal):

@@ -113,7 +113,7 @@ def _size(limit: float) -> str:
 
 
 def _words(field: Leaving, about: str) -> str:
-    return f"{field.handler}: {field.kind}, {field.field} {field.shape}" + (f", {about}" if about else "")
+    return f"{field.kind:<8} {field.handler}.{field.field}: {field.shape}" + (f", {about}" if about else "")
 
 
 # ---- the experiment without what a device does not use -----------------------------------------------------------

@@ -59,7 +59,7 @@ def _history(policy: Policy) -> list[str]:
     lines = [f"Left so far ({policy.state / NAME}):" if sent else "Nothing has left so far."]
     lines += [f"  run {run}: {human_bytes(size)} in {answers[run]} answers" for run, size in sent.items()]
     if refused:
-        lines += [f"Refused {len(refused)} times, last:", *refused[-REFUSALS:]]
+        lines += [f"Refusals so far: {len(refused)}; the last:", *refused[-REFUSALS:]]
     return lines
 
 

@@ -58,7 +58,8 @@ class Server:
 
     def __init__(self, policy: Policy, agree: Callable[[str], bool] | None = lambda summary: True) -> None:
         self.policy = policy
-        self.device = RealDevice(policy, agree)
+        self.shown: list[str] = []
+        self.device = RealDevice(policy, agree, self.shown.append)
         self.key = policy.federation.with_name("federation.key")
 
     def hello(self, text: str | None = None, federation: str = HONEST, **fields: Any) -> dict[str, Any]:
