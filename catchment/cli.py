@@ -21,11 +21,13 @@ from catchment.attacks import ATTACKS
 from catchment.codecs.rules import STAGES
 from catchment.device.disk import approve as approve_run
 from catchment.device.showing import described
+from catchment.disclosure import disclosed
 from catchment.errors import CatchmentError, UserError
 from catchment.experiment import METHODS, Experiment, parse_setting
 from catchment.finished import Run
 from catchment.policy import FILE, REVEALING, Allow, Policy
 from catchment.report import RunFiles, human_bytes, summary_table, write_report
+from catchment.report.showing import MISSING
 from catchment.run import Observer
 from catchment.run import resume as resume_run
 from catchment.run import run as run_experiment
@@ -172,6 +174,7 @@ def check(file: File, settings: Settings = None) -> None:
     )
     console.print(_models_table(world))
     console.print(_clients_table(world))
+    console.print(_leaving_table(world))
     console.print("This experiment can run.")
 
 
@@ -400,6 +403,15 @@ def _clients_table(world: World) -> Table:
     if world.data.own:
         private = ["their own"] * len(private)
     table.add_row(f"{len(sizes):,}", *private, f"{public:,}", f"{len(world.data.test):,}")
+    return table
+
+
+def _leaving_table(world: World) -> Table:
+    title = f"What leaves a device, such as client 0 with {world.client_architecture(0).name}"
+    table = Table("field", "kind", "shape", "when asked for", "bytes per reply, at most", "what it shows", title=title)
+    for row in disclosed(type(world.method), world):
+        cells = (row.field, row.kind, row.shape, row.when, MISSING if row.most is None else human_bytes(row.most))
+        table.add_row(*map(_escape, cells), row.shows)
     return table
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from catchment.checkpoint import Checkpoints, flatten, private_directory, streamed, unflatten, write_atomically
 from catchment.costs.ledger import Ledger, summarise
+from catchment.disclosure import disclosed
 from catchment.errors import Diverged, RunError, UserError
 from catchment.expectations import Expectations
 from catchment.experiment import Experiment
@@ -276,6 +277,7 @@ class _Run:
             "rounds": self.experiment.rounds,
             "bytes": self.ledger.summary(),
             "bytes_by_field": self._fields(),
+            "leaves": [{**row._asdict(), "shows": row.shows} for row in disclosed(type(self.method), self.world)],
             "seconds": self.seconds,
             "virtual_seconds": self.fleet.now,
             "lost": counts.lost,

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from catchment.report.figures import Drawing
 
 EVENTS = 50  # so many of a run are listed
+PROBE = "inversion-"  # what names of the probe's pictures begin with; a round follows
+SAID = "self-reported"  # by clients; the server did not measure it
 
 PAGE = """<!DOCTYPE html>
 <html lang="en">
@@ -59,7 +61,16 @@ def html_report(runs: Sequence[RunFiles]) -> str:
     """The HTML of a report."""
     title = runs[0].name if len(runs) == 1 else f"{len(runs)} runs compared"
     first = (_heading(title, runs), _what_ran(runs), _figures(runs), _images(runs), _communication(runs))
-    sections = (*first, _costs(runs), _data(runs), _attacks(runs), _events(runs), _experiments(runs))
+    sections = (
+        *first,
+        _leaves(runs),
+        _probe(runs),
+        _costs(runs),
+        _data(runs),
+        _attacks(runs),
+        _events(runs),
+        _experiments(runs),
+    )
     body = "\n".join(section for section in sections if section)
     return PAGE.format(title=_text(title), css=CSS, body=body)
 
@@ -77,7 +88,10 @@ def _heading(title: str, runs: Sequence[RunFiles]) -> str:
 
 def _what_ran(runs: Sequence[RunFiles]) -> str:
     cards = _run_cards(runs) if len(runs) > 1 else _number_cards(runs[0])
-    return _section("What ran", cards, _table(summary_columns(runs)), _by_model(runs), _further(runs))
+    told = any(run.outcome.get("self_reported") for run in runs)
+    note = _quiet("Self-reported numbers are what clients say of themselves; the server did not measure them.")
+    summary = _table(summary_columns(runs)) + (note if told else "")
+    return _section("What ran", cards, summary, _by_model(runs), _further(runs))
 
 
 def _number_cards(run: RunFiles) -> str:
@@ -85,8 +99,10 @@ def _number_cards(run: RunFiles) -> str:
     outcome, sizes = run.outcome, run.outcome["bytes"]
     best = outcome["best"]
     accuracy = MISSING if outcome["accuracy"] is None else f"{percent(outcome['accuracy'])} %"
+    notes = [f"best {percent(best['accuracy'])} % in round {best['round']}"] if best else []
+    notes += [SAID] if run.self_reported("accuracy") else []
     cards = [
-        _card("accuracy", accuracy, f"best {percent(best['accuracy'])} % in round {best['round']}" if best else ""),
+        _card("accuracy", accuracy, ", ".join(notes)),
         _card("rounds", f"{run.done:,}", f"of {run.planned:,}" if run.unfinished else ""),
         _card("bytes up", human_bytes(sizes["up"]), "clients to server"),
         _card("bytes down", human_bytes(sizes["down"]), "server to clients"),
@@ -105,7 +121,9 @@ def _run_cards(runs: Sequence[RunFiles]) -> str:
         outcome = run.outcome
         accuracy = MISSING if outcome["accuracy"] is None else f"{percent(outcome['accuracy'])} %"
         moved = human_bytes(outcome["bytes"]["up"] + outcome["bytes"]["down"])
-        cards.append(_card(label, accuracy, f"{moved} in {_counted(run.done, 'round')}", warning=run.unfinished))
+        note = f"{moved} in {_counted(run.done, 'round')}"
+        note += f", accuracy {SAID}" if run.self_reported("accuracy") else ""
+        cards.append(_card(label, accuracy, note, warning=run.unfinished))
     return f'<div class="cards runs">{"".join(cards)}</div>'
 
 
@@ -114,8 +132,9 @@ def _further(runs: Sequence[RunFiles]) -> str:
     measured = [{**_prefixed("server", run.outcome.get("server")), **(run.outcome.get("more") or {})} for run in runs]
     names = dict.fromkeys(name for numbers in measured for name in numbers if name != "server accuracy")
     best = [run.outcome["best"] for run in runs]
+    said = [f" {SAID}" if run.self_reported("accuracy") else "" for run in runs]
     columns = [
-        Column("best accuracy %", [percent(one and one["accuracy"]) for one in best]),
+        Column("best accuracy %", [percent(one and one["accuracy"]) + mark for one, mark in zip(best, said)]),
         Column("in round", [f"{one['round']}" if one else MISSING for one in best]),
         *(Column(name, [_number(numbers.get(name)) for numbers in measured]) for name in names),
     ]
@@ -160,11 +179,9 @@ def _images(runs: Sequence[RunFiles]) -> str:
     shown = []
     for label, run in zip(labels(runs), runs):
         for name, image in run.images.items():
-            source = f"data:image/png;base64,{b64encode(image).decode()}"
-            caption = f"{name}, after the last evaluation" if len(runs) == 1 else f"{label}: {name}"
-            shown.append(
-                f'<figure><img src="{source}" alt="{_text(name)}" /><figcaption>{_text(caption)}</figcaption></figure>'
-            )
+            if not name.startswith(PROBE):
+                caption = f"{name}, after the last evaluation" if len(runs) == 1 else f"{label}: {name}"
+                shown.append(_image(image, name, caption))
     return _section("Images", f'<div class="figures">{"".join(shown)}</div>') if shown else ""
 
 
@@ -179,8 +196,63 @@ def _by_model(runs: Sequence[RunFiles]) -> str:
         Column(f"{name} %", [percent((found[id(run)].get(name) or {}).get("accuracy")) for run in having])
         for name in names
     ]
-    note = _quiet("Accuracy by the model of the clients: the mean over those that have it.")
+    said = f" Some are {SAID}." if any(run.self_reported("clients") for run in having) else ""
+    note = _quiet(f"Accuracy by the model of the clients: the mean over those that have it.{said}")
     return _table([*_run_column(runs, having), *columns]) + note
+
+
+def _leaves(runs: Sequence[RunFiles]) -> str:
+    """What clients sent, field by field, and what it shows; nothing before a run is finished."""
+    sent = [(run, row) for run in runs for row in run.outcome.get("leaves") or ()]
+    if not sent:
+        return ""
+    sizes = [(run.outcome.get("bytes_by_field") or {"up": {}})["up"].get(row["field"]) for run, row in sent]
+    columns = [
+        *_run_column(runs, [run for run, _ in sent]),
+        *(
+            Column(title, [row[key] for _, row in sent], numeric=False)
+            for key, title in (("field", "field"), ("kind", "kind"), ("shape", "shape"), ("when", "when asked for"))
+        ),
+        Column("sent in training", [_bytes(size) for size in sizes]),
+        Column("what it shows", [row["shows"] for _, row in sent], numeric=False),
+    ]
+    note = _quiet("Shapes are those of the first client; bytes are of all clients, as they were on the wire.")
+    return _section("What left the devices", _table(columns), note)
+
+
+def _probe(runs: Sequence[RunFiles]) -> str:
+    """What the probe rebuilt of private images, with pictures; nothing if it was not asked for."""
+    found = [(run, record["round"], record["probe"]) for run in runs for record in run.rounds if record.get("probe")]
+    if not found:
+        return ""
+    attacks = [(*one, name, likeness) for *one, probe in found for name, likeness in probe["attacks"].items()]
+    best = [probe["best"] == name for *_, probe in found for name in probe["attacks"]]
+    among = [f"{probe['images']} among {probe['private']:,}" for *_, probe in found for _ in probe["attacks"]]
+    columns = [
+        *_run_column(runs, [run for run, *_ in attacks]),
+        Column("round", [f"{number}" for _, number, _, _ in attacks]),
+        Column("attack", [f"{name}{' (best)' * top}" for (_, _, name, _), top in zip(attacks, best)], numeric=False),
+        *(
+            Column(title, [f"{likeness[key]:.{digits}f}" for *_, likeness in attacks])
+            for key, title, digits in (("correlation", "correlation", 3), ("psnr", "PSNR, dB", 1), ("ssim", "SSIM", 3))
+        ),
+        Column("identified %", [percent(likeness["identified"]) for *_, likeness in attacks]),
+        Column("private images", among),
+    ]
+    notes = (
+        "What a server that keeps to the protocol could rebuild of private images from the features of one client, "
+        "with decoders that it trains on images of its own. The mean image knows nothing of the features.",
+        "Measured with the private images at hand, as only a simulation can.",
+    )
+    pictures = [
+        _image(image, name, f"{label}, round {name.removeprefix(PROBE)}: private images above, rebuilt ones below; "
+               "the most alike, and last the median")
+        for label, run in zip(labels(runs), runs)
+        for name, image in run.images.items()
+        if name.startswith(PROBE)
+    ]  # fmt: skip
+    shown = f'<div class="figures">{"".join(pictures)}</div>' if pictures else ""
+    return _section("What a curious server could see", *map(_quiet, notes), _table(columns), shown)
 
 
 def _costs(runs: Sequence[RunFiles]) -> str:
@@ -332,6 +404,11 @@ def _card(name: str, value: str, note: str = "", warning: str = "") -> str:
     below = f'<dd class="note">{_text(note)}</dd>' if note else ""
     below += f'<dd class="unfinished">{_text(warning)}</dd>' if warning else ""
     return f'<dl class="card"><dt>{_text(name)}</dt><dd>{_text(value)}</dd>{below}</dl>'
+
+
+def _image(image: bytes, name: str, caption: str) -> str:
+    source = f"data:image/png;base64,{b64encode(image).decode()}"
+    return f'<figure><img src="{source}" alt="{_text(name)}" /><figcaption>{_text(caption)}</figcaption></figure>'
 
 
 def _table(columns: Sequence[Column]) -> str:

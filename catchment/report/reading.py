@@ -22,7 +22,13 @@ PNG = b"\x89PNG\r\n\x1a\n"  # what such a file begins with
 NUMBER = (int, float)
 _SPREAD = {"accuracy": {"mean": NUMBER, "min": NUMBER, "max": NUMBER}}
 _BY_MODEL = {str: {"accuracy": NUMBER}}
-_MEASURED = {"server?": {"accuracy?": NUMBER}, "clients?": _SPREAD, "models?": _BY_MODEL, "more?": dict}
+_MEASURED = {
+    "server?": {"accuracy?": NUMBER},
+    "clients?": _SPREAD,
+    "models?": _BY_MODEL,
+    "more?": dict,
+    "self_reported?": [str],
+}
 _BYTES = {"up": int, "down": int, "evaluation": int}
 _SPENT = {"bytes": _BYTES, "seconds": NUMBER, "virtual_seconds": NUMBER}
 _MODELS = {str: {"parameters": int, "macs_per_sample": int}}
@@ -37,7 +43,17 @@ _EVENT = {
 }
 _ENTRY = {"direction": {"up", "down"}, "purpose": str, "clients": [int], "tensors": {str: int}}
 EXPERIMENT = {"name": str, "rounds": int, "method": {"name": str}, "data": {"name": str, "clients": int}}
-ROUND = {"round": int, "accuracy?": NUMBER, **_MEASURED, "notes?": {str: NUMBER}, **_SPENT, "events": [_EVENT]}
+_LIKENESS = {"correlation": NUMBER, "psnr": NUMBER, "ssim": NUMBER, "identified": NUMBER}
+_PROBE = {"client": int, "images": int, "private": int, "best": str, "attacks": {str: _LIKENESS}}
+ROUND = {
+    "round": int,
+    "accuracy?": NUMBER,
+    **_MEASURED,
+    "notes?": {str: NUMBER},
+    **_SPENT,
+    "events": [_EVENT],
+    "probe?": _PROBE,
+}
 LEDGER = {"round": int, "entries": [_ENTRY]}
 RESULT = {
     "accuracy": NUMBER,
@@ -49,6 +65,8 @@ RESULT = {
     "failed": int,
     "refused?": int,
     "attack?": {"name": str, "attackers": [int], "used": [{str: NUMBER}]},
+    "leaves?": [{"field": str, "kind": str, "shape": str, "when": str, "shows": str}],
+    "bytes_by_field?": {"up": {str: int}},
     "costs?": {"clients?": _MODELS, "server?": _MODELS, "peak_memory?": dict},
     "data?": dict,
     "fingerprint?": str,
@@ -139,6 +157,10 @@ class RunFiles:
                     found.setdefault(event["client"], {}).setdefault(record["round"], event["why"])
         return {client: list(rounds.items()) for client, rounds in sorted(found.items())}
 
+    def self_reported(self, number: str) -> bool:
+        """Whether `"accuracy"` or `"clients"` is what clients say of themselves, and the server did not measure."""
+        return number in (self.outcome.get("self_reported") or ())
+
     @cached_property
     def evaluated(self) -> list[Record]:
         """The rounds after which accuracy was measured."""
@@ -174,6 +196,7 @@ class RunFiles:
             "clients": last.get("clients"),
             "models": last.get("models"),
             "more": last.get("more"),
+            "self_reported": last.get("self_reported") or [],
             "bytes": {way: sum(record["bytes"][way] for record in self.rounds) for way in _BYTES},
             "seconds": sum(record["seconds"] for record in self.rounds),
             "virtual_seconds": self.rounds[-1]["virtual_seconds"] if self.rounds else 0.0,

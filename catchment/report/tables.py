@@ -43,6 +43,9 @@ def summary_columns(runs: Sequence[RunFiles]) -> list[Column]:
         *([evaluation] if any(size["evaluation"] for size in sizes) else []),
         Column("wall time", [human_seconds(outcome["seconds"]) for outcome in outcomes]),
     ]
+    said = [", ".join(outcome.get("self_reported") or ()) or MISSING for outcome in outcomes]
+    if any(cell != MISSING for cell in said):
+        columns.append(Column("self-reported", said, numeric=False))
     if any(outcome["virtual_seconds"] for outcome in outcomes):
         columns.append(Column("virtual time", [human_seconds(outcome["virtual_seconds"]) for outcome in outcomes]))
     troubles = [[outcome.get(what, 0) for what in ("lost", "late", "failed", "refused")] for outcome in outcomes]
