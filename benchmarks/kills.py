@@ -1,18 +1,20 @@
-"""Runs that are killed at random moments and resumed, until they end: each must leave what the undisturbed run leaves.
+"""Runs that are killed at random moments and go on, until they end: each must leave what the undisturbed run leaves.
 
-    python benchmarks/kills.py inprocess                     # 1,000 kills of 21 experiments in one process, an hour
-    python benchmarks/kills.py inprocess --budget 600        # stop after ten minutes; the next call goes on
+    python benchmarks/kills.py inprocess                 # 1,000 kills of 21 experiments in one process, half an hour
+    python benchmarks/kills.py flower                    # 100 kills of server and clients over Flower, half an hour
+    python benchmarks/kills.py inprocess --budget 600    # stop after ten minutes; the next call goes on
 
-A life of a run is a forked process, killed with SIGKILL in a round that was drawn, at a moment of it that was drawn;
-the next life resumes it, and may be killed too. Result, rounds and ledger must be equal to the byte, less wall times.
-Moments are drawn from the seed, but where they fall in the program depends on the machine. Results go to
-`benchmarks/results/kills.json` after each run that ended; they are begun anew when the program has changed.
+In one process, a life of a run is a forked process, killed with SIGKILL in a round that was drawn, at a moment of it
+that was drawn; the next life resumes it, and may be killed too. Over Flower, the process of the server routine, that of
+a client, both, or the process that watches over them and all with it are killed; the undisturbed run is one without
+Flower. Result, rounds and ledger must be equal to the byte, less wall times. Moments are drawn from the seed, but where
+they fall in the program depends on the machine. Results go to `benchmarks/results/kills.json` after each run.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
+import contextlib
 import json
 import os
 import random
@@ -21,150 +23,115 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent / "tests" / "helpers"))
+import psutil
+from evidence import RESULTS, Evidence
 
-import preloaded  # noqa: E402
-import torch  # noqa: E402
-from lives import CASES, contents, live, rounds_done  # noqa: E402
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "helpers"))
 
-import catchment  # noqa: E402
-from catchment.checkpoint import write_atomically  # noqa: E402
+import preloaded
+from federations import NEWS, ROUTINE
+from lives import CASES, contents, live, rounds_done
 
 __all__ = ["preloaded"]
-RESULTS = HERE / "results" / "kills.json"
-LIVES = 12  # of one run, at most; the last is left alone
+KILLS = 11  # of one run, at most
+OVER_FLOWER: dict[str, dict[str, Any]] = {
+    name: {"rounds": 25, "data": {"clients": 3}, "participation": {"fraction": 1.0}}
+    for name in ("fedavg", "standalone", "fedgkt", "fedgkt, coded", "dgc", "fedmd", "split learning", "fedzkt")
+}
+VICTIMS = {("server",): 35, ("client",): 40, ("server", "client"): 10, ("all",): 15}  # with their weights
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("engine", choices=["inprocess"])
-    parser.add_argument("--kills", type=int, default=1000)
+    parser.add_argument("engine", choices=ENGINES)
+    parser.add_argument("--kills", type=int, help="1,000 in one process and 100 over Flower if not given")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--budget", type=float, default=float("inf"), help="seconds")
-    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--out", type=Path, default=RESULTS / "kills.json")
     chosen = parser.parse_args()
     until = time.monotonic() + chosen.budget
-    report = Report(chosen.out, chosen.engine, chosen.seed)
-    each = -(-chosen.kills // len(CASES))
-    for name in CASES:
+    engine = ENGINES[chosen.engine]
+    report = Report(Evidence(chosen.out, chosen.engine, chosen.seed))
+    each = -(-(chosen.kills or engine.kills) // len(engine.cases))
+    for name in engine.cases:
         with tempfile.TemporaryDirectory() as folder:
-            in_process(name, each, report, Path(folder), until)
+            disturb(name, engine, each, report, Path(folder), until)
     print(json.dumps(report.table, indent=1))
 
 
 class Report:
     """What was found, on the disk after each run."""
 
-    def __init__(self, path: Path, engine: str, seed: int) -> None:
-        self.path, self.engine = path, engine
-        known = json.loads(path.read_text()).get(engine, {}) if path.exists() else {}
-        self.table: dict[str, Any] = {
-            "seed": seed,
-            "program": program(),
-            "torch": torch.__version__,
-            "python": sys.version.split()[0],
-            "kills": 0,
-            "kills_while_writing": 0,
-            "runs": 0,
-            "unequal": [],
-            "cases": {},
-        }
-        if all(known.get(key) == self.table[key] for key in ("seed", "program", "torch", "python")):
-            self.table = known
+    def __init__(self, evidence: Evidence) -> None:
+        self._evidence = evidence
+        self.table = evidence.table
+        if "cases" not in self.table:
+            self.table |= {"kills": 0, "killed": {}, "runs": 0, "unequal": [], "cases": {}}
 
     def case(self, name: str) -> dict[str, int]:
         return self.table["cases"].setdefault(name, {"runs": 0, "kills": 0})
 
-    def add(self, name: str, trial: int, kills: int, while_writing: int, equal: bool) -> None:
-        """One run that ended after so many kills."""
-        case = self.case(name)
-        for counts in (case, self.table):
+    def add(self, name: str, trial: int, killed: list[str], equal: bool) -> None:
+        """One run that ended after these were killed."""
+        for counts in (self.case(name), self.table):
             counts["runs"] += 1
-            counts["kills"] += kills
-        self.table["kills_while_writing"] += while_writing
+            counts["kills"] += len(killed)
+        for what in killed:
+            self.table["killed"][what] = self.table["killed"].get(what, 0) + 1
         if not equal:
             self.table["unequal"].append([name, trial])
-        whole = json.loads(self.path.read_text()) if self.path.exists() else {}
-        write_atomically(self.path, (json.dumps({**whole, self.engine: self.table}, indent=1) + "\n").encode())
-        print(f"{self.table['kills']:5} kills; {name}, run {trial}: {kills} kills, {'equal' if equal else 'UNEQUAL'}")
+        self._evidence.write()
+        said = "equal" if equal else "UNEQUAL"
+        print(f"{self.table['kills']:5} kills; {name}, run {trial}: {len(killed)} kills, {said}", flush=True)
 
 
-def program() -> str:
-    """A short hash of the program that is being tested."""
-    digest = hashlib.sha256()
-    for path in sorted(Path(catchment.__file__).parent.rglob("*.py")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]
-
-
-# ---- in one process ---------------------------------------------------------------------------------------------
-
-
-def in_process(name: str, kills: int, report: Report, folder: Path, until: float) -> None:
+def disturb(name: str, engine: Engine, kills: int, report: Report, folder: Path, until: float) -> None:
     """Runs of one experiment, until so many kills were made."""
-    case = report.case(name)
+    case, settings = report.case(name), engine.cases[name]
     if case["kills"] >= kills or time.monotonic() > until:
         return
     began = time.monotonic()
-    if os.waitpid(fork(name, folder / "whole"), 0)[1] != 0:
-        sys.exit(f"{name} does not run undisturbed")
-    round_length = (time.monotonic() - began) / CASES[name]["rounds"]
+    end(fork(name, settings, folder / "whole"))
+    round_length = (time.monotonic() - began) / settings["rounds"]
     while case["kills"] < kills and time.monotonic() < until:
         trial = case["runs"]
         broken = folder / f"broken-{trial}"
-        killed, writing = disturbed(name, broken, random.Random(f"{report.table['seed']} {name} {trial}"), round_length)
-        equal = contents(broken) == contents(folder / "whole")
-        report.add(name, trial, killed, writing, equal)
-        if equal:
-            shutil.rmtree(broken)
-        else:
+        draw = random.Random(f"{report.table['seed']} {name} {trial}")
+        killed = engine.disturbed(name, settings, broken, draw, round_length)
+        equal = engine.left(broken) == engine.left(folder / "whole")
+        report.add(name, trial, killed, equal)
+        if not equal:
             kept = Path(tempfile.mkdtemp(prefix="unequal-"))
-            shutil.move(broken, kept / "broken")
             shutil.copytree(folder / "whole", kept / "whole")
-            print(f"both runs are kept in {kept}")
+            shutil.copytree(broken, kept / "broken")
+            print(f"both runs are kept in {kept}", flush=True)
+        shutil.rmtree(broken)
 
 
-def disturbed(name: str, out: Path, moments: random.Random, round_length: float) -> tuple[int, int]:
-    """A run to its end; how often it was killed, and how often in the middle of writing a file."""
-    kills = writing = 0
-    for _ in range(LIVES - 1):
-        process = fork(name, out)
-        goal = rounds_done(out) + moments.choice([0, 1, 1, 2])
-        ended = 0
-        while not ended and rounds_done(out) < goal:
-            ended = waited(process)
-        moment = time.monotonic() + moments.uniform(0, round_length)
-        while not ended and time.monotonic() < moment:
-            ended = waited(process)
-        if ended:
-            return kills, writing
-        os.kill(process, signal.SIGKILL)
-        os.waitpid(process, 0)
-        kills += 1
-        writing += any(out.rglob("*.part"))
-    if os.waitpid(fork(name, out), 0)[1] != 0:
-        sys.exit(f"{name} does not go on after {kills} kills; see {out}")
-    return kills, writing
-
-
-def fork(name: str, out: Path) -> int:
+def fork(name: str, settings: dict[str, Any], out: Path) -> int:
     """One life of a run, in a process of its own that has everything imported."""
     process = os.fork()
     if process == 0:
         code = 1
         try:
-            live(name, out)
+            live(name, settings, out)
             code = 0
         finally:
             os._exit(code)
     return process
 
 
-def waited(process: int) -> bool:
+def end(process: int) -> None:
+    """Let a life come to its end."""
+    if os.waitpid(process, 0)[1] != 0:
+        sys.exit("a life ended by itself, and not well")
+
+
+def ended(process: int) -> bool:
     """Whether a life came to its end, a millisecond later."""
     time.sleep(0.001)
     found, status = os.waitpid(process, os.WNOHANG)
@@ -172,6 +139,94 @@ def waited(process: int) -> bool:
         sys.exit("a life ended by itself, and not well")
     return bool(found)
 
+
+def survived(process: int, out: Path, draw: random.Random, round_length: float) -> bool:
+    """Wait for a moment in this round or one of the next two; whether the run was over before it."""
+    goal = rounds_done(out) + draw.choice([0, 1, 1, 2])
+    while rounds_done(out) < goal:
+        if ended(process):
+            return True
+    moment = time.monotonic() + draw.uniform(0, round_length)
+    while time.monotonic() < moment:
+        if ended(process):
+            return True
+    return False
+
+
+def in_process(name: str, settings: dict[str, Any], out: Path, draw: random.Random, round_length: float) -> list[str]:
+    """A run to its end; what was killed, and whether it was in the middle of writing a file."""
+    killed: list[str] = []
+    while len(killed) < KILLS:
+        process = fork(name, settings, out)
+        if survived(process, out, draw, round_length):
+            return killed
+        os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
+        killed.append("while writing" if any(out.rglob("*.part")) else "between writes")
+    end(fork(name, settings, out))
+    return killed
+
+
+# ---- over Flower ------------------------------------------------------------------------------------------------
+
+
+def over_flower(name: str, settings: dict[str, Any], out: Path, draw: random.Random, round_length: float) -> list[str]:
+    """A run to its end; who was killed."""
+    settings = {**settings, "engine": "flower"}
+    killed: list[str] = []
+    watcher = fork(name, settings, out)
+    while len(killed) < KILLS:
+        if survived(watcher, out, draw, 4 * round_length):
+            return killed
+        victims = draw.choices(list(VICTIMS), list(VICTIMS.values()))[0]
+        if victims == ("all",):
+            os.kill(watcher, signal.SIGKILL)
+            os.waitpid(watcher, 0)
+            watcher = fork(name, settings, out)
+        for victim in victims:
+            words = {"server": ROUTINE, "client": f"client-{draw.randrange(settings['data']['clients'])}.toml"}
+            if victim in words and not kill_child(watcher, words[victim]):
+                break
+        else:
+            killed.append(" and ".join(victims))
+    end(watcher)
+    return killed
+
+
+def kill_child(parent: int, word: str) -> bool:
+    """Kill the process that another started with a word in its command line; whether there is one."""
+    for child in psutil.Process(parent).children():
+        with contextlib.suppress(psutil.Error):
+            if word in " ".join(child.cmdline()):
+                child.kill()
+                return True
+    return False
+
+
+def less_news(out: Path) -> Any:
+    """All that a run leaves, less what it tells of who came and went, and when."""
+    result, rounds, ledger = contents(out)
+    for record in (result, *rounds):
+        del record["virtual_seconds"]
+    del result["costs"]["peak_memory"]  # measured, to a few bytes
+    for record in rounds:
+        record["events"] = [event for event in record["events"] if event["what"] not in NEWS]
+    return result, rounds, ledger
+
+
+class Engine(NamedTuple):
+    """What is killed, and how."""
+
+    cases: dict[str, dict[str, Any]]
+    kills: int
+    disturbed: Callable[[str, dict[str, Any], Path, random.Random, float], list[str]]
+    left: Callable[[Path], Any]
+
+
+ENGINES = {
+    "inprocess": Engine(CASES, 1000, in_process, contents),
+    "flower": Engine(OVER_FLOWER, 100, over_flower, less_news),
+}
 
 if __name__ == "__main__":
     main()

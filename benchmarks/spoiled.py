@@ -6,7 +6,7 @@
 
 Harm is a run that ends or hangs, an accuracy outside of 0 to 1, a loss of a million or more, an honest client whose
 reply is not used, or memory beyond twice the honest peak. `tests/helpers/spoiling.py` has what is done to replies.
-Results go to `benchmarks/results/spoiled.json` after each world.
+Results go to `benchmarks/results/spoiled.json` after every few.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from spoiling import WORLDS, Found, Spoiling, honest_run, small_experiment, swee
 
 CARRIERS = {"inprocess": Spoiling, "flower": over_flower}
 
-EXAMPLES = 5
+PIECE = 60  # spoiled replies between two looks at the clock
+EXAMPLES = 5  # of causes of harm
 
 
 def main() -> None:
@@ -45,45 +46,65 @@ def main() -> None:
     torch.set_num_threads(1)
     until = time.monotonic() + chosen.budget
     evidence = Evidence(chosen.out, chosen.transport, chosen.seed)
-    worlds = evidence.table.setdefault("worlds", {})
-    for name in chosen.only or WORLDS:
-        if name not in worlds and time.monotonic() < until:
-            worlds[name] = measure(name, chosen, until)
-            if worlds[name] is None:
-                del worlds[name]
-                break
-            evidence.table["spoiled"] = sum(world["spoiled"] for world in worlds.values())
-            evidence.table["harm"] = sum(world["harm"] for world in worlds.values())
-            evidence.table["largest_memory"] = max(world["memory"] for world in worlds.values())
-            evidence.write()
+    known = evidence.table.setdefault("worlds", {})
+    worlds = {name: World(name, chosen, known.get(name)) for name in chosen.only or WORLDS}
+    while (left := [world for world in worlds.values() if world.left]) and time.monotonic() < until:
+        world = min(left, key=lambda world: world.table["tried"] / world.total)
+        world.go_on()
+        known[world.name] = world.table
+        evidence.table["spoiled"] = sum(table["spoiled"] for table in known.values())
+        evidence.table["harm"] = sum(table["harm"] for table in known.values())
+        evidence.table["largest_memory"] = max(table["memory"] for table in known.values())
+        evidence.write()
+        print(f"{evidence.table['spoiled']:6} spoiled, {evidence.table['harm']} harm; {world.name}", flush=True)
     print(json.dumps({key: value for key, value in evidence.table.items() if key != "worlds"}, indent=1))
 
 
-def measure(name: str, chosen: argparse.Namespace, until: float) -> dict[str, Any] | None:
-    """What spoiled replies do to one world; None if there was no time for all of them."""
-    trial = small_experiment(name)
-    carrier = CARRIERS[chosen.transport]
-    replies, memory = honest_run(trial, carrier)
-    spoils = [way for handler, reply in replies.items() for way in ways(handler, reply, replies)] * chosen.each
-    if chosen.transport == "flower":
-        spoils += field_ways(replies) * chosen.each
-    random.Random(f"{chosen.seed} {name}").shuffle(spoils)
-    found = Found()
-    for _ in sweep(trial, spoils, memory, found, carrier):
-        if time.monotonic() > until:
-            return None
-    print(f"{name}: {found.spoiled} spoiled, {dict(found.outcomes)}, memory {found.memory:.2f}", flush=True)
-    for spoil, why in found.harm:
-        print(f"    {spoil} -> {why[:200]}", flush=True)
-    return {
-        "handlers": list(replies),
-        "spoiled": found.spoiled,
-        "unreached": len(found.unreached),
-        "outcomes": dict(found.outcomes),
-        "harm": len(found.harm),
-        "causes": dict(Counter(why[:100] for _, why in found.harm).most_common(EXAMPLES)),
-        "memory": round(found.memory, 3),
-    }
+class World:
+    """One experiment: what is done to its replies, and what was found so far."""
+
+    def __init__(self, name: str, chosen: argparse.Namespace, known: dict[str, Any] | None) -> None:
+        self.name = name
+        self.trial = small_experiment(name)
+        self.carrier = CARRIERS[chosen.transport]
+        self.replies, self.memory = honest_run(self.trial, self.carrier)
+        spoils = [way for handler, reply in self.replies.items() for way in ways(handler, reply, self.replies)]
+        if chosen.transport == "flower":
+            spoils += field_ways(self.replies)
+        draw = random.Random(f"{chosen.seed} {name}")
+        self.spoils = [spoil for _ in range(chosen.each) for spoil in draw.sample(spoils, len(spoils))]
+        self.table: dict[str, Any] = known or {
+            "handlers": list(self.replies),
+            **dict.fromkeys(("tried", "spoiled", "unreached", "harm"), 0),
+            "memory": 0.0,
+            "outcomes": {},
+            "causes": {},
+        }
+
+    @property
+    def total(self) -> int:
+        return len(self.spoils)
+
+    @property
+    def left(self) -> int:
+        return self.total - self.table["tried"]
+
+    def go_on(self) -> None:
+        """Try the next few."""
+        table, found = self.table, Found()
+        spoils = self.spoils[table["tried"] : table["tried"] + PIECE]
+        for _ in sweep(self.trial, spoils, self.memory, found, self.carrier):
+            pass
+        table["tried"] += len(spoils)
+        table["spoiled"] += found.spoiled
+        table["unreached"] += len(found.unreached)
+        table["harm"] += len(found.harm)
+        table["memory"] = max(table["memory"], round(found.memory, 3))
+        table["outcomes"] = dict(Counter(table["outcomes"]) + found.outcomes)
+        causes = Counter(table["causes"]) + Counter(why[:100] for _, why in found.harm)
+        table["causes"] = dict(causes.most_common(EXAMPLES))
+        for spoil, why in found.harm:
+            print(f"    {spoil} -> {why[:300]}", flush=True)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ KILLS_EACH = 4
 
 
 def live_to_the_end(processes, name: str, out: Path) -> None:
-    process = processes.Process(target=live, args=(name, str(out)))
+    process = processes.Process(target=live, args=(name, CASES[name], str(out)))
     process.start()
     process.join()
     assert process.exitcode == 0
@@ -44,7 +44,7 @@ def test_killed_at_random_moments_and_resumed(name, tmp_path, processes):
     round_length = (time.monotonic() - began) / CASES[name]["rounds"]
     moments = random.Random(name)
     for _ in range(KILLS_EACH):
-        process = processes.Process(target=live, args=(name, str(broken)))
+        process = processes.Process(target=live, args=(name, CASES[name], str(broken)))
         process.start()
         goal = rounds_done(broken) + moments.choice([0, 1, 1])
         while rounds_done(broken) < goal and process.is_alive():

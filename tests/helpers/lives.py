@@ -36,13 +36,13 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def live(name: str, out: str | Path) -> None:
+def live(name: str, settings: dict[str, Any], out: str | Path) -> None:
     """Begin a run, or go on with it, to its end."""
     torch.set_num_threads(1)
     if (Path(out) / "experiment.toml").exists():
         catchment.resume(out)
     else:
-        catchment.run(experiment(name, **CASES[name]), out=out)
+        catchment.run(experiment(name, **settings), out=out)
 
 
 def rounds_done(out: Path) -> int:
