@@ -8,7 +8,7 @@ gate, behind them the store.
 from __future__ import annotations
 
 import logging
-import secrets
+import os
 import socket
 import ssl
 import threading
@@ -40,6 +40,22 @@ from catchment.transports.flower import FAILED
 
 STARTING = 30.0  # seconds for the thread to listen
 CONNECTIONS = 2000  # at a time
+SILENCE = 100  # tenths of a second for the head of the first request to arrive
+
+
+class _Server(uvicorn.Server):
+    """Hangs up on whoever connects and says nothing, so that nobody can take all the connections there are."""
+
+    _silent: frozenset[object] = frozenset()
+
+    async def on_tick(self, counter: int) -> bool:
+        """Called ten times a second."""
+        if counter % SILENCE == 0:
+            silent = {one for one in self.server_state.connections if getattr(one, "cycle", None) is None}
+            for connection in silent & self._silent:
+                connection.transport.abort()
+            self._silent = frozenset(silent - self._silent)
+        return await super().on_tick(counter)
 
 
 class Link:
@@ -47,12 +63,12 @@ class Link:
 
     def __init__(self, listener: socket.socket, clients: int, certificate: tuple[Path, Path] | None = None) -> None:
         """`certificate` is that of the server and its key; without it nothing is encrypted."""
-        run = secrets.randbelow(2**62) + 1
+        run = int.from_bytes(os.urandom(7))
         TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, run, SUPERLINK_NODE_ID
         self.store = Store(run, 16 + 4 * clients, RunStatus(Status.RUNNING, "", ""))
         logging.getLogger("flwr").setLevel(logging.CRITICAL)  # what strangers send is not worth a line each
         self._listener = listener
-        self._server = uvicorn.Server(
+        self._server = _Server(
             uvicorn.Config(
                 Gate(_app(self.store), self.store),
                 lifespan="off",

@@ -116,6 +116,7 @@ def serve_run(
     directory: Path,
     *,
     client_of: Callable[[int], int | None] | None = None,
+    admits: Callable[[int], bool] = lambda client: True,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
     """Do what is left of the run in a directory with the clients of a grid."""
@@ -141,6 +142,7 @@ def serve_run(
             deadline=experiment.participation.deadline,
             largest=Expectations.of(world.method, world).largest,
             client_of=client_of,
+            admits=admits,
             notices=papers.reader(),
             sleep=sleep,
         )
@@ -180,7 +182,8 @@ def main(directory: Path, descriptor: int) -> None:
         link.store.admit(admitted(keys, clients))
         threading.Thread(target=_follow, args=(link.store, keys, clients, papers), name="keys", daemon=True).start()
     with link:
-        serve_run(link, directory, client_of=None if keys is None else link.store.client, sleep=link.wait)
+        whose = None if keys is None else link.store.client
+        serve_run(link, directory, client_of=whose, admits=link.store.admits, sleep=link.wait)
 
 
 def _follow(store: Any, folder: Path, clients: int, papers: Papers) -> None:

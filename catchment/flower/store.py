@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import secrets
+import os
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -121,6 +121,11 @@ class Store:
         with self._lock:
             return None if self._clients is None or node not in self._nodes else self._clients[self._nodes[node].key]
 
+    def admits(self, client: int) -> bool:
+        """Whether somebody may join as a client."""
+        with self._lock:
+            return self._clients is None or client in self._clients.values()
+
     @property
     def open(self) -> bool:
         """Whether anybody may join."""
@@ -173,7 +178,7 @@ class Store:
             self._forget(key, "the device was restarted")
             if self.open and len(self._nodes) >= self._most:
                 return None
-            node = Node(secrets.randbelow(2**62) + 2, key, bell, time.monotonic())
+            node = Node(2 + int.from_bytes(os.urandom(7)), key, bell, time.monotonic())
             self._keys[key], self._nodes[node.number] = node.number, node
             return node
 
@@ -267,7 +272,7 @@ class Store:
 
     def start_session(self, run_id: int) -> str:
         """A name for an upload."""
-        return secrets.token_hex(16)
+        return os.urandom(16).hex()
 
     def store_message_and_object_tree(self, message: Any, object_tree: Any, session_id: str) -> tuple[bool, list[str]]:
         """The beginning of a reply; says which objects are to follow. Until it is whole, it may begin anew."""

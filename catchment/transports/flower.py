@@ -118,14 +118,16 @@ class Flower(Transport):
         deadline: float | None = None,
         largest: Callable[[Request], int] = lambda request: LARGEST,
         client_of: Callable[[int], int | None] | None = None,
+        admits: Callable[[int], bool] = lambda client: True,
         notices: Callable[[], list[dict[str, Any]]] = list,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """`experiment` is its TOML, `form` that of its data, `federation` the name of the run on the devices' disks.
 
         `signature` is that of the run by the federation's key. `largest` says how many bytes the response to a request
-        may have, `client_of` which client's key a node has (without it, any may speak for any). `notices` gives events
-        that others saw, `sleep` waits until something may have arrived, or for so many seconds.
+        may have, `client_of` which client's key a node has (without it, any may speak for any), `admits` whether a
+        client may come back. `notices` gives events that others saw, `sleep` waits until something may have arrived, or
+        for so many seconds.
         """
         self._grid = grid
         self._greeting: Fields = {
@@ -142,6 +144,7 @@ class Flower(Transport):
         self._answer = answer if deadline is None else min(answer, 2 * deadline + 60)  # a late reply is still a reply
         self._largest = largest
         self._client_of = client_of
+        self._admits = admits
         self._notices = notices
         self._sleep = sleep
         self._news: list[dict[str, Any]] = []
@@ -188,7 +191,9 @@ class Flower(Transport):
 
     def _is_expected(self, client: int) -> bool:
         """Whether a client is connected, or may be back in time."""
-        return client in self._nodes or time.monotonic() - self._left.get(client, self._began) < self._wait
+        if client in self._nodes:
+            return True
+        return self._admits(client) and time.monotonic() - self._left.get(client, self._began) < self._wait
 
     def _too_few(self, round: int) -> str:
         excuses = "; ".join(f"node {node}: {why}" for node, why in self._excuses.items())

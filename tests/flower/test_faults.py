@@ -76,7 +76,7 @@ def test_a_client_that_is_killed_in_its_turn_and_comes_back_has_lost_nothing(tmp
 
 @slow
 def test_a_client_that_stays_away_is_lost_and_the_others_go_on(tmp_path):
-    with Machines(tmp_path, counting(seconds=3.0, wait=20.0), 3) as machines:
+    with Machines(tmp_path, counting(seconds=3.0, wait=60.0), 3) as machines:
         machines.serve()
         for client in range(3):
             machines.join(client)
@@ -95,20 +95,21 @@ def test_a_client_that_stays_away_is_lost_and_the_others_go_on(tmp_path):
 
 @slow
 def test_a_device_that_hangs_and_still_sends_signs_of_life_does_not_stall_the_run(tmp_path):
-    with Machines(tmp_path, counting(rounds=3, seconds=1.0, wait=5.0, answer=8.0), 2) as machines:
+    table = counting(rounds=3, seconds=1.0, answer=8.0)
+    table["method"]["hangs"] = 1
+    with Machines(tmp_path, table, 2) as machines:
         machines.serve()
         for client in range(2):
             machines.join(client)
-        machines.wait_for_round(1)
-        psutil.Process(machines.processes["client-1"].pid).suspend()
         machines.result()
-        assert counts(machines)[-1][0] == 3
-        assert {event["client"] for _, event in machines.events("lost")} == {1}
+        assert counts(machines) == [{0: 1}, {0: 2}, {0: 3}]
+        assert [(number, event["client"]) for number, event in machines.events("lost")] == [(1, 1)]
+        assert machines.processes["client-1"].poll() is None
 
 
 @slow
 def test_a_client_that_joins_late_takes_part_from_then_on(tmp_path):
-    with Machines(tmp_path, counting(rounds=8, wait=30.0, least=2), 3) as machines:
+    with Machines(tmp_path, counting(rounds=8, wait=60.0, least=2), 3) as machines:
         machines.serve()
         machines.join(0)
         machines.join(2)

@@ -28,6 +28,7 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from catchment.flower import gate, node, store
+from catchment.flower import link as link_module
 from catchment.flower.federation import listen
 from catchment.flower.keys import make_keys
 from catchment.flower.link import Link
@@ -192,6 +193,17 @@ def test_a_body_in_chunks_is_refused(place):
     with httpx.Client(base_url=f"http://{place.address}") as http, contextlib.suppress(httpx.TransportError):
         answer = http.post("/v1/fleet/push-object", content=endless(), headers=signed(place.keys[0]))
         assert answer.status_code == 411
+
+
+@pytest.mark.parametrize("said", [b"", b"POST /v1/fleet/push-object HTTP/1.1\r\nHost: he"])
+def test_whoever_connects_and_does_not_ask_for_anything_is_hung_up_on(monkeypatch, said):
+    monkeypatch.setattr(link_module, "SILENCE", 1)
+    with opened_link() as place:
+        host, port = place.address.split(":")
+        with socket.create_connection((host, int(port)), timeout=60) as line:
+            line.sendall(said)
+            with contextlib.suppress(ConnectionResetError):
+                assert line.recv(100) == b""
 
 
 def test_where_anybody_may_join_there_is_room_for_so_many_only():

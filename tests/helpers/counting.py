@@ -31,6 +31,7 @@ class State:
 class Counting(Method[State]):
     persistent: ClassVar[tuple[str, ...]] = ("memory",)
     seconds: float = 1.0  # of a client's turn
+    hangs: int = -1  # the client whose turn never ends
 
     def init(self, server: Server) -> State:
         return State()
@@ -43,7 +44,7 @@ class Counting(Method[State]):
     def count(self, client: Client, request: Ask) -> Count:
         before = client.state.get("memory", {"count": torch.zeros((), dtype=torch.int64)})["count"]
         until = time.monotonic() + request.seconds
-        while time.monotonic() < until:
+        while time.monotonic() < until or client.id == self.hangs:
             time.sleep(0.05)
         client.state = {"memory": {"count": before + 1}}
         return Count(before + 1)

@@ -140,7 +140,8 @@ class Machines:
 
 def child(word: str, parent: int | None = None) -> psutil.Process:
     """The process that this one, or another, started with a word in its command line."""
-    (found,) = [one for one in psutil.Process(parent).children() if word in " ".join(one.cmdline())]
+    alive = [one for one in psutil.Process(parent).children() if one.status() != psutil.STATUS_ZOMBIE]
+    (found,) = [one for one in alive if word in " ".join(one.cmdline())]
     return found
 
 

@@ -309,6 +309,19 @@ def test_a_client_that_left_a_moment_ago_still_counts_and_gets_its_request_when_
     assert carrier.pull(FOREVER)[1] == 4
 
 
+def test_nobody_waits_for_a_client_that_may_not_come_back():
+    grid = Grid(n10=node(0), n11=node(1, lambda asked: None))
+    barred = set()
+    carrier = transport(grid, wait=60.0, admits=lambda client: client not in barred)
+    assert carrier.roster(1) == [0, 1]
+    carrier.push([request(1, 4)])
+    del grid.nodes[11]
+    barred.add(1)
+    grid.replies["m2"] = Message(Error(5, "gone"), reply_to=grid.sent[2][2])
+    assert "not connected" in carrier.pull(FOREVER).error
+    assert carrier.roster(2) == [0]
+
+
 def test_what_a_device_had_in_hand_is_sent_again_when_it_is_back():
     grid = Grid(n10=node(0, lambda asked: None))
     carrier = transport(grid, clients=1, wait=60.0)
