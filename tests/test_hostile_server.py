@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -119,10 +120,13 @@ def test_runs_that_are_not_signed_by_the_federation(policy: Policy, tmp_path: Pa
 
 def test_without_a_person_only_approved_runs_are_joined(policy: Policy) -> None:
     server = Server(policy, agree=None)
-    assert server.hello() == {"error": "nobody has approved this run on the device yet"}
-    assert "asks client 0 to take part in a run" in server.shown[0]
+    for _ in range(2):
+        assert server.hello() == {"error": "nobody has approved this run on the device yet"}
+    summary, refused = server.shown
+    assert "asks client 0 to take part in a run" in summary
+    assert refused == f"refused: {server.refusals()[0]}"
     fingerprint = digest(experiment(), json.dumps(FORM.to_dict()))
-    assert server.refusals()[-1].endswith(f"catchment policy --approve {fingerprint}")
+    assert refused.endswith(f"catchment policy --approve {fingerprint}")
     disk.approve(policy.state, fingerprint)
     server.serves_the_honest_run()
 
@@ -267,6 +271,16 @@ def test_more_bytes_than_a_run_may_have(policy: Policy) -> None:
     assert [server.ask(key=f"0-{n}")[0].get("error") for n in range(4)] == [None, None, used_up, used_up]
     assert sum(entry["bytes"] for entry in read_log(policy.state) if entry["what"] == "sent") == 2 * size
     assert [server.ask(key="0-1")[0].get("error")] == [used_up]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not hold a process to this limit")
+def test_more_memory_than_the_device_gives(tmp_path: Path) -> None:
+    program = (
+        "import torch\nfrom catchment.flower.joining import _hold_to\n"
+        "_hold_to(2e9)\ntry:\n    torch.ones(10**9)\nexcept RuntimeError:\n    print(torch.ones(3).sum().item())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path)
+    assert done.stdout == "3.0\n", done.stderr
 
 
 def test_more_rounds_than_were_said(policy: Policy) -> None:

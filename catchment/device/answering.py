@@ -57,7 +57,7 @@ class RealDevice:
         self._policy = policy
         self._ask_person = ask
         self._tell = tell
-        self._declined: set[str] = set()  # digests to which the person said no
+        self._shown: set[str] = set()  # digests of runs that the person has seen and not approved
         self._patience = Patience(policy.limits.seconds_per_request)
         self._workbench = Workbench(self._patience.stop)
         self._world: tuple[Told, World, Experiment] | None = None
@@ -149,14 +149,16 @@ class RealDevice:
         if proposal.digest in (*self._policy.allow.experiments, *approved(self._policy.state)):
             return
         if self._ask_person is None:
-            self._tell(proposal.summary(self._policy))
+            if proposal.digest not in self._shown:
+                self._shown.add(proposal.digest)
+                self._tell(proposal.summary(self._policy))
             raise Refusal(
                 f"nobody has approved this run ({proposal.experiment.method['name']}, {proposal.experiment.rounds} "
                 f"rounds); to do so: catchment policy --approve {proposal.digest}",
                 "nobody has approved this run on the device yet",
             )
-        if proposal.digest in self._declined or not self._ask_person(proposal.summary(self._policy)):
-            self._declined.add(proposal.digest)
+        if proposal.digest in self._shown or not self._ask_person(proposal.summary(self._policy)):
+            self._shown.add(proposal.digest)
             raise Refusal(f"the person said no to {proposal.digest}", "the device's owner said no")
         approve(self._policy.state, proposal.digest)
 
@@ -292,8 +294,8 @@ class RealDevice:
         """Note a refusal, and say what the server is told of it."""
         why = str(error) if isinstance(error, CatchmentError) else f"{type(error).__name__}: {error}"
         with contextlib.suppress(OSError):
-            self._log.refused(federation, kind, why)
-        self._tell(f"refused: {printable(why, 500)}")
+            if self._log.refused(federation, kind, why):
+                self._tell(f"refused: {printable(why, 500)}")
         if self._policy.allow.trusted:
             return why
         if isinstance(error, Refusal):

@@ -26,7 +26,7 @@ class SentLog:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._last = ""  # refusal: one that is repeated is written once
+        self._last = ""  # refusal that was written, if nothing was sent since
 
     def sent(self, federation: str, request: Request, body: Message, size: int) -> None:
         """Note an answer before it leaves: each tensor with the hash of its bytes, each number with its name."""
@@ -38,12 +38,14 @@ class SentLog:
         """Note the plain fields of another answer, or that one was sent once more."""
         self._write("sent", federation, bytes=size, handler=kind, tensors=[], scalars=dict(fields))
 
-    def refused(self, federation: str, kind: str, why: str) -> None:
-        """Note what was asked and why it was refused."""
+    def refused(self, federation: str, kind: str, why: str) -> bool:
+        """Note what was asked and why it was refused, unless that is the last line already."""
         why = printable(why, LONGEST)
-        if (repeated := f"{federation} {kind} {why}") != self._last:
-            self._write("refused", federation, asked=printable(kind), why=why)
-            self._last = repeated
+        if (repeated := f"{federation} {kind} {why}") == self._last:
+            return False
+        self._write("refused", federation, asked=printable(kind), why=why)
+        self._last = repeated
+        return True
 
     def _write(self, what: str, federation: str, **more: Any) -> None:
         path = self._folder / NAME
