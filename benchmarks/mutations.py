@@ -21,7 +21,7 @@ from evidence import RESULTS, Evidence
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "helpers"))
 
-from mutating import coded_target, mutate, targets_of
+from mutating import coded_target, flower_target, mutate, targets_of
 from spoiling import WORLDS, peak_memory, reset_peak
 
 BATCH = 1000
@@ -40,7 +40,7 @@ def main() -> None:
     table = (evidence := Evidence(chosen.out, "messages", chosen.seed)).table
     table.setdefault("read", 0)
     targets = [target for name in WORLDS for target in targets_of(name)]
-    targets += [coded_target()] * (len(targets) // 4)
+    targets += [coded_target()] * (len(targets) // 4) + [flower_target()] * (len(targets) // 10)
     table["targets"] = len({target.name for target in targets})
     table["largest_target_bytes"] = max(len(target.raw) for target in targets)
     print(f"{len(targets)} messages to change", flush=True)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import random
 
 import pytest
-from mutating import MUTATIONS, bombs, coded_target, many_tensors, mutate, targets_of
+
+pytest.importorskip("flwr")
+
+from mutating import MUTATIONS, bombs, coded_target, flower_target, many_tensors, mutate, targets_of
 from spoiling import peak_memory, reset_peak
 
 from catchment.message import Response
@@ -15,7 +18,8 @@ MEGABYTE = 10**6
 
 @pytest.fixture(scope="module")
 def targets():
-    return [coded_target(), *targets_of("fedgkt, coded"), *targets_of("fedavg, coded"), *targets_of("fedpm")]
+    worlds = [target for name in ("fedgkt, coded", "fedavg, coded", "fedpm") for target in targets_of(name)]
+    return [coded_target(), flower_target(), *worlds]
 
 
 def start() -> int:

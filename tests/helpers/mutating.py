@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import torch
+from spoiled_nodes import FIELD_VALUES, Post
 from spoiling import CODECS, small_experiment, ways
 from torch import Tensor
 
@@ -182,6 +183,22 @@ def coded_target() -> Target:
     bodies = {"coded": coded}
     spoils = [_spoiled(way, response, bodies) for way in ways("coded", coded, bodies)]
     return Target("all codecs", response.to_bytes(), read, (*spoils, *bombs(coded)))
+
+
+def flower_target() -> Target:
+    """A reply as it comes over Flower, with fields around it that are changed too."""
+    post = Post()
+    request = Request(0, "train", 1, 0, 0, Message({}))
+    sound = Response(0, 0, Message({"weights": torch.ones(30)}, {"samples": 3})).to_bytes()
+    names = ("parts", "error", "client", "raw", "more")
+
+    def read(raw: Raw) -> str:
+        draw = Draw(raw)
+        changed = 0 if raw == sound else draw.randrange(3)
+        response = post.read(request, raw, {draw.choice(names): draw.choice(FIELD_VALUES) for _ in range(changed)})
+        return REFUSED if response is None or response.body is None else TAKEN
+
+    return Target("over Flower", sound, read)
 
 
 def bombs(coded: Message) -> list[Callable[[], Raw]]:

@@ -14,7 +14,7 @@ from spoiling import Liar, Spoil
 
 from catchment.client import Versions, Workbench, serve
 from catchment.expectations import Expectations
-from catchment.message import Request
+from catchment.message import Request, Response
 from catchment.transports.flower import HELLO_FIRST, Flower, content, opened
 from catchment.world import World
 
@@ -144,3 +144,38 @@ def over_flower(world: World, liar: Liar, directory: Path | None) -> Flower:
         client_of=lambda node: node - 10,
         sleep=lambda seconds: None,
     )
+
+
+FIELD_VALUES = (0, 1, 2, -1, 2**40, 1.5, "", "x" * 3000, HELLO_FIRST, b"", b"x", True, [], [1], ["x"], [b"x", b"y"])
+
+
+class Post:
+    """One client that says the same to everything but greetings."""
+
+    def __init__(self) -> None:
+        TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
+        self.said = content({})
+        self.replies: list[Envelope] = []
+        self.transport = Flower(
+            self, experiment="", form="", federation="f" * 16, version="1", clients=1, wait=0.05,
+            largest=lambda request: 1, sleep=lambda seconds: None,
+        )  # fmt: skip
+
+    def get_node_ids(self) -> list[int]:
+        return [10]
+
+    def push_messages(self, messages: Iterable[Envelope]) -> list[str]:
+        for message in messages:
+            greeted = message.metadata.message_type == "query.hello"
+            self.replies.append(Envelope(content({"client": 0}) if greeted else self.said, reply_to=message))
+        return ["message"]
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Envelope]:
+        return [self.replies.pop()] if self.replies else []
+
+    def read(self, request: Request, raw: bytes, changes: Fields) -> Response | None:
+        """What the transport makes of these bytes, with changes to the fields around them."""
+        self.said = RecordDict({"fields": ConfigRecord({"client": 0, "parts": 1, "raw": raw, **changes})})
+        self.transport.roster(1)
+        self.transport.push([request])
+        return self.transport.pull(float("inf"))
