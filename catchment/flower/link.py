@@ -67,7 +67,6 @@ class Link:
         TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, run, SUPERLINK_NODE_ID
         self.store = Store(run, 16 + 4 * clients, RunStatus(Status.RUNNING, "", ""))
         logging.getLogger("flwr").setLevel(logging.CRITICAL)  # what strangers send is not worth a line each
-        self._listener = listener
         self._server = _Server(
             uvicorn.Config(
                 Gate(_app(self.store), self.store),

@@ -53,6 +53,11 @@ class Exchange:
         """Whether all of the reply is here."""
         return self.reply is not None and not self.wanted and not self.lost
 
+    def age(self, now: float) -> None:
+        """There will be no reply if its time is over."""
+        if now >= self.expires and not self.complete and not self.lost:
+            self.lose("the time for an answer is over", EXPIRED)
+
     def lose(self, why: str, code: int) -> None:
         """There will be no reply."""
         self.lost, self.code, self.objects, self.received = why, code, {}, {}
@@ -140,8 +145,8 @@ class Store:
             for node in list(self._nodes.values()):
                 if now - node.heard > ABSENCE:
                     self._forget(node.key, "the device has not been heard of for a while")
-            for name in [name for name, exchange in self._exchanges.items() if now - exchange.expires > ABSENCE]:
-                del self._exchanges[name]  # nobody waits for it any more
+            for exchange in self._exchanges.values():
+                exchange.age(now)
             return [node.number for node in self._nodes.values() if node.active]
 
     def send(self, identity: str, exchange: Exchange) -> bool:
@@ -158,11 +163,8 @@ class Store:
         """The exchange of a message once it is over, one way or the other; it is forgotten here."""
         with self._lock:
             exchange = self._exchanges[identity]
-            if not exchange.complete and not exchange.lost:
-                if time.monotonic() < exchange.expires:
-                    return None
-                exchange.lose("the time for an answer is over", EXPIRED)
-            return self._exchanges.pop(identity)
+            exchange.age(time.monotonic())
+            return self._exchanges.pop(identity) if exchange.complete or exchange.lost else None
 
     def ring(self) -> None:
         """Let nobody wait for a message any longer."""

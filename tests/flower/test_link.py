@@ -32,7 +32,7 @@ from catchment.flower import link as link_module
 from catchment.flower.federation import listen
 from catchment.flower.keys import make_keys
 from catchment.flower.link import Link
-from catchment.transports.flower import FAILED, GONE, content, opened
+from catchment.transports.flower import EXPIRED, FAILED, GONE, content, opened
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 PAGES = (
@@ -416,6 +416,17 @@ def test_a_message_that_did_not_arrive_is_sent_again_and_one_that_a_device_dropp
         assert not http.PullMessages(PullMessagesRequest(node=number)).messages_list
         (lost,) = place.link.pull_messages([name])
         assert lost.error.code == GONE
+
+
+def test_a_message_whose_time_is_over_is_lost_and_takes_no_memory(place):
+    keys = place.keys[0]
+    with place.device(keys) as http:
+        number = place.activate(http, keys).node_id
+        late = Message(content({}, b"x" * 1000), number, "train.ask", ttl=0.001)
+        (name,) = place.link.push_messages([late])
+        until(lambda: place.link.get_node_ids() and not place.store._exchanges[name].objects, "the time to be over")
+        (lost,) = place.link.pull_messages([name])
+        assert lost.error.code == EXPIRED
 
 
 def test_a_device_that_is_silent_counts_as_gone(place, monkeypatch):
