@@ -13,6 +13,7 @@ from catchment.errors import ExperimentError
 from catchment.names import did_you_mean
 
 NAMES = ("adam", "adamw", "sgd")
+FUSED = ("cpu", "cuda")  # devices whose optimisers take one call per step
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,10 @@ class OptimizerSettings:
 
     def build(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
         """A fresh optimiser."""
+        parameters = list(parameters)
         # One fused call a step where the device has it; the per-parameter loop costs more than a small model's work.
-        shared = {"lr": self.lr, "weight_decay": self.weight_decay, "fused": True}
+        fused = all(parameter.device.type in FUSED for parameter in parameters)
+        shared = {"lr": self.lr, "weight_decay": self.weight_decay, "fused": fused or None}
         if self.name == "sgd":
             return torch.optim.SGD(parameters, momentum=self.momentum, nesterov=self.nesterov, **shared)  # type: ignore[arg-type]
         kind = torch.optim.Adam if self.name == "adam" else torch.optim.AdamW

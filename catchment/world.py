@@ -54,7 +54,7 @@ class Architecture:
 class Probe:
     """Facts about an architecture."""
 
-    initial: Weights
+    initial: Weights  # on the CPU, where states and messages are
     parameters: int
     macs: Mapping[str, int]  # a sample's forward pass, by child ("" = the whole module) whose calls are counted
     draws: bool  # uses PyTorch's global generator in training (dropout), so one at a time must run
@@ -73,7 +73,7 @@ CPU = torch.device("cpu")
 
 def _probe(architecture: Architecture) -> Probe:
     module = architecture.build()
-    initial = copy_weights(module)
+    initial = {name: tensor.cpu() for name, tensor in copy_weights(module).items()}
     shape = architecture.shape
     try:
         if models.is_split(module):

@@ -179,12 +179,11 @@ class FedZKT(Method[State]):
     def device_update(self, client: Client, request: Transferred) -> OnDeviceModel:
         """Algorithm 2: T_l epochs of equation 9."""
         model = client.model(request.weights)
+        anchor = {name: tensor.to(client.world.device) for name, tensor in (request.weights or {}).items()}
 
         def l_k(batch: Batch) -> Tensor:
             value = F.cross_entropy(model(batch.images), batch.labels)
-            if request.weights is None or not self.mu:
-                return value
-            return value + self.mu * squared_distance(model, request.weights)
+            return value + self.mu * squared_distance(model, anchor) if anchor and self.mu else value
 
         loss = fit(client.optimizer(model), client.batches(epochs=self.client_epochs), l_k)
         return OnDeviceModel(model.state_dict(), loss)

@@ -61,16 +61,16 @@ class Transfer(Method[TransferState]):
     def round(self, server: Server, state: TransferState, fleet: Fleet) -> None:
         fleet.send(self.local_training, {k: Feedback(state.feedback.get(k)) for k in fleet.idle()})
         for reply in fleet.arrivals(self.local_training, count=self.arrivals_per_round):
-            self.train_server(state, reply.client, reply.body)
+            self.train_server(server.world.device, state, reply.client, reply.body)
             fleet.send(self.local_training, {reply.client: Feedback(state.feedback[reply.client])})
 
-    def train_server(self, state: TransferState, client: int, upload: Knowledge) -> None:
+    def train_server(self, device: torch.device, state: TransferState, client: int, upload: Knowledge) -> None:
         state.model.train()
         state.optimizer.zero_grad()
-        logits = state.model(upload.features)
-        F.cross_entropy(logits, upload.labels).backward()
+        logits = state.model(upload.features.to(device))
+        F.cross_entropy(logits, upload.labels.to(device)).backward()
         state.optimizer.step()
-        state.feedback[client] = logits.detach()
+        state.feedback[client] = logits.detach().cpu()
         state.trained.append(client)
 
     @on_client
@@ -85,7 +85,7 @@ class Transfer(Method[TransferState]):
             value = F.cross_entropy(logits, batch.labels)
             if request.logits is None:
                 return value
-            teacher = request.logits[[row[int(i)] for i in batch.ids]]
+            teacher = request.logits[[row[int(i)] for i in batch.ids]].to(logits.device)
             return value + F.kl_div(logits.log_softmax(1), teacher.softmax(1), reduction="batchmean")
 
         fit(optimizer, client.batches(), loss)
@@ -159,7 +159,7 @@ class Selective(Method[ServerModel]):
                     mean.add({"logits": reply.body.logits}, 1.0)
             loss = F.cross_entropy(logits, batch.labels)
             if mean.weight:
-                teacher = mean.value()["logits"].softmax(1)
+                teacher = mean.value()["logits"].softmax(1).to(logits.device)
                 loss = loss + F.kl_div(logits[wrong].log_softmax(1), teacher, reduction="batchmean")
             state.optimizer.zero_grad()
             loss.backward()
@@ -313,9 +313,9 @@ class Split(Method[ServerModel]):
                 reply = next(fleet.ask(self.step, {client: down}), None)
                 if reply is None or reply.body.features is None:
                     break
-                features = reply.body.features.clone().requires_grad_()
+                features = reply.body.features.to(server.world.device).clone().requires_grad_()
                 state.optimizer.zero_grad()
-                F.cross_entropy(state.model(features), reply.body.labels).backward()
+                F.cross_entropy(state.model(features), reply.body.labels.to(server.world.device)).backward()
                 state.optimizer.step()
                 down = Gradient(features.grad)
 
@@ -325,7 +325,7 @@ class Split(Method[ServerModel]):
         at = int(client.state["cursor"]["at"]) if "cursor" in client.state else 0
         if request.gradient is not None:
             features = model.extractor(self._images(client, at - self.batch))
-            features.backward(request.gradient)
+            features.backward(request.gradient.to(features.device))
             with torch.no_grad():
                 for parameter in model.extractor.parameters():
                     parameter -= 0.05 * parameter.grad
@@ -342,7 +342,7 @@ class Split(Method[ServerModel]):
 
     def _images(self, client: Client, at: int) -> Tensor:
         rows = client.train.index[at : at + self.batch]
-        return client.world.normalise(client.train.images[rows])
+        return client.world.normalise(client.train.images[rows]).to(client.world.device)
 
     def evaluate(self, server: Server, state: ServerModel, fleet: Fleet) -> Metrics:
         with fleet.aside("evaluation"):
