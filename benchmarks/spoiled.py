@@ -54,7 +54,8 @@ def main() -> None:
         known[world.name] = world.table
         evidence.table["spoiled"] = sum(table["spoiled"] for table in known.values())
         evidence.table["harm"] = sum(table["harm"] for table in known.values())
-        evidence.table["largest_memory"] = max(table["memory"] for table in known.values())
+        for measure in ("memory", "grown_MB"):
+            evidence.table[f"largest_{measure}"] = max(table[measure] for table in known.values())
         evidence.write()
         print(f"{evidence.table['spoiled']:6} spoiled, {evidence.table['harm']} harm; {world.name}", flush=True)
     print(json.dumps({key: value for key, value in evidence.table.items() if key != "worlds"}, indent=1))
@@ -77,6 +78,7 @@ class World:
             "handlers": list(self.replies),
             **dict.fromkeys(("tried", "spoiled", "unreached", "harm"), 0),
             "memory": 0.0,
+            "grown_MB": 0.0,
             "outcomes": {},
             "causes": {},
         }
@@ -100,6 +102,7 @@ class World:
         table["unreached"] += len(found.unreached)
         table["harm"] += len(found.harm)
         table["memory"] = max(table["memory"], round(found.memory, 3))
+        table["grown_MB"] = max(table["grown_MB"], round(found.grown / 1e6, 1))
         table["outcomes"] = dict(Counter(table["outcomes"]) + found.outcomes)
         causes = Counter(table["causes"]) + Counter(why[:100] for _, why in found.harm)
         table["causes"] = dict(causes.most_common(EXAMPLES))

@@ -424,6 +424,7 @@ class Found:
     harm: list[tuple[Spoil | None, str]] = field(default_factory=list)
     unreached: list[Spoil] = field(default_factory=list)
     memory: float = 0.0  # the highest peak, as a share of the honest one
+    grown: int = 0  # the most bytes that a round with a spoiled reply took beyond what was in use before it
 
 
 def sweep(
@@ -454,6 +455,7 @@ class _Trial:
         self.patience = self.left = patience  # rounds in which a reply that can be spoiled may come
         self.liar = Liar(client)
         self.last: Spoil | None = None
+        self.start = 0  # bytes in memory when the round began
         self.missed: list[Spoil] = []
 
     def go(self, carrier: Carrier) -> list[Spoil]:
@@ -473,6 +475,8 @@ class _Trial:
         return self.missed
 
     def _observe(self, record: dict[str, Any]) -> None:
+        if self.liar.spoiled:
+            self.found.grown = max(self.found.grown, peak_memory() - self.start)
         peak = peak_memory() / self.memory
         self.found.memory = max(self.found.memory, peak)
         harm = absurd(record) or slighted(record, self.liar.client)
@@ -509,4 +513,5 @@ class _Trial:
                     raise Stop
                 liar.wanted, liar.spoiled, self.left = self.queue.popleft(), False, self.patience
         reset_peak()
+        self.start = peak_memory()
         signal.alarm(PATIENCE)
