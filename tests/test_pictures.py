@@ -32,6 +32,12 @@ def test_grey_images_lie_side_by_side_and_small_ones_are_enlarged():
     assert image.getpixel((2 * 58, 58)) == 255  # nothing there
 
 
+def test_so_many_lie_in_a_row_as_asked_for():
+    assert opened(torch.zeros(6, 1, 60, 60), Normalisation(255, (0.5,), (0.5,))).size == (3 * 62 - 2, 2 * 62 - 2)
+    wide = sheet(torch.zeros(6, 1, 60, 60), Normalisation(255, (0.5,), (0.5,)), columns=6)
+    assert Image.open(io.BytesIO(wide)).size == (6 * 62 - 2, 60)
+
+
 @pytest.mark.parametrize(("value", "pixel"), [(-9.0, 0), (9.0, 255)])
 def test_values_beyond_the_range_are_cut(value, pixel):
     assert opened(torch.full((1, 1, 60, 60), value), Normalisation(255, (0.5,), (0.5,))).getpixel((0, 0)) == pixel

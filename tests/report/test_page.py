@@ -305,3 +305,69 @@ def test_numbers_of_a_method_that_belong_together_are_one_figure(make_run, page,
     assert "Norm per round" in text
     assert "norm (logarithmic)" in text
     assert "Alone per round" not in text
+
+
+LEAVES = [
+    {
+        "field": "features",
+        "kind": "features",
+        "shape": "float32 [n <= 7, 16]",
+        "when": "train",
+        "shows": "the <images>",
+    },
+    {"field": "accuracy", "kind": "metrics", "shape": "float", "when": "test", "shows": "how well it goes"},
+]
+
+
+def test_what_left_the_devices_is_shown_with_its_bytes(make_run, page, without_figures):
+    sent = {"leaves": LEAVES, "bytes_by_field": {"up": {"features": 2048}, "down": {}}}
+    text = page(make_run("one", result=sent)).section("What left the devices")
+    rows = text.partition("\nShapes are")[0].strip().split("\n")
+    assert rows[-12:] == [
+        "features", "features", "float32 [n <= 7, 16]", "train", "2.00 KiB", "the <images>",
+        "accuracy", "metrics", "float", "test", "\N{EN DASH}", "how well it goes",
+    ]  # fmt: skip
+    assert "\nWhat left the devices\n" not in page(make_run("old")).text
+
+
+def probed(parts, number, best):
+    likeness = {"correlation": 0.995, "psnr": 29.85, "ssim": 0.996, "identified": 1.0}
+    floor = {"correlation": 0.733, "psnr": 12.05, "ssim": 0.625, "identified": 0.0}
+    found = {"client": 0, "images": 107, "private": 1600, "best": best}
+    return {**parts.round(number, accuracy=0.5), "probe": {**found, "attacks": {"mean image": floor, best: likeness}}}
+
+
+def test_what_a_curious_server_could_see_is_shown_with_pictures(make_run, page, parts, without_figures):
+    directory = make_run("one", rounds=[probed(parts, 1, "linear map"), parts.round(2), probed(parts, 3, "decoder")])
+    (directory / "images").mkdir()
+    for number in (1, 3):
+        (directory / "images" / f"inversion-{number}.png").write_bytes(DOT)
+    found = page(directory)
+    text = found.section("What a curious server could see")
+    for words in ("linear map (best)", "decoder (best)", "0.995", "29.9", "100.00", "107 among 1,600", "mean image"):
+        assert f"\n{words}\n" in text
+    assert "one, round 3: private images above" in text
+    assert found.tags.count("img") == 2
+    assert "\nImages\n" not in found.text
+    assert "curious" not in page(make_run("two")).text
+
+
+def test_what_clients_said_of_themselves_is_marked(make_run, page, without_figures):
+    said = {"self_reported": ["accuracy", "clients"], "models": {"mlp": {"accuracy": 0.25}}}
+    one = make_run("one", result=said)
+    text = page(one).section("What ran")
+    assert "best 50.00 % in round 3, self-reported" in text
+    assert "\naccuracy, clients\n" in text
+    assert "Self-reported numbers are what clients say of themselves" in text
+    assert "\n50.00 self-reported\n" in text
+    assert "Some are self-reported." in text
+    both = page(one, make_run("measured")).section("What ran")
+    assert both.count("accuracy self-reported") == 1
+    assert "elf-reported" not in page(make_run("plain")).text
+
+
+def test_an_unfinished_run_marks_them_too(make_run, page, parts, without_figures):
+    rounds = [{**parts.round(1, accuracy=0.25), "self_reported": ["clients"]}]
+    text = page(make_run(rounds=rounds, result=None)).section("What ran")
+    assert "\nself-reported\n" in text
+    assert "\nclients\n" in text

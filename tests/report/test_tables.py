@@ -107,3 +107,11 @@ def test_narrow_terminals_lose_nothing(runs):
     assert max(map(len, text.splitlines())) <= 80
     assert "…" not in text
     assert "54.52" in text
+
+
+def test_what_clients_said_of_themselves_is_marked(make_run):
+    said = make_run("said", result={"self_reported": ["accuracy", "clients"]})
+    runs = [RunFiles.read(said), RunFiles.read(make_run("measured"))]
+    assert [row["self-reported"] for row in cells(markdown_table(runs))] == ["accuracy, clients", "\N{EN DASH}"]
+    assert "self-reported" in shown(summary_table(runs))
+    assert "self-reported" not in shown(summary_table(runs[1:]))
