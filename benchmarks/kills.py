@@ -36,6 +36,8 @@ import preloaded
 from federations import NEWS, ROUTINE
 from lives import CASES, contents, live, rounds_done
 
+from catchment.flower.serving import end_with_parent
+
 __all__ = ["preloaded"]
 KILLS = 11  # of one run, at most
 OVER_FLOWER: dict[str, dict[str, Any]] = {
@@ -116,6 +118,7 @@ def fork(name: str, settings: dict[str, Any], out: Path) -> int:
     """One life of a run, in a process of its own that has everything imported."""
     process = os.fork()
     if process == 0:
+        end_with_parent()
         code = 1
         try:
             live(name, settings, out)
