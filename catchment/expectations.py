@@ -37,7 +37,7 @@ Reference = Callable[["World", int], Mapping[str, Tensor]]
 LARGEST_NUMBER = 1e6  # of features and logits; training on larger ones overflows
 LARGEST_WHOLE = 2**53
 LONGEST_TEXT = 1000
-GROWTH = 1000.0  # times their first norm (and 1 per weight) that weights may have
+GROWTH = 100.0  # times their first norm (and 1 per weight) that weights may have
 UNDECLARED_BYTES = 2**31  # of a field of which nothing is known
 
 

@@ -14,7 +14,7 @@ from catchment.attacks import Intrusion
 from catchment.client import HOLDS
 from catchment.codecs import Memory, Wire
 from catchment.costs.ledger import Ledger
-from catchment.errors import CatchmentError, ExperimentError, ProtocolError, printable
+from catchment.errors import CatchmentError, Diverged, ExperimentError, ProtocolError, printable
 from catchment.expectations import Expectations
 from catchment.inspection import Inspection, Profile
 from catchment.message import TRAINING, Message, Payload, Request, Response
@@ -86,6 +86,7 @@ class Fleet:
         self.overhear: Callable[[Request, Message], None] | None = None  # sees training replies as the method will
         self._expectations = expectations or Expectations.of(method, None)
         self._standing = Standing()
+        self._taken: int | None = None  # whose reply the method got last in this round
         self._transport = transport
         self._method = method
         self._ledger = ledger
@@ -457,6 +458,7 @@ class Fleet:
         if self.overhear is not None and not request.aside:
             self.overhear(request, message)
         self._tally.answered += 1
+        self._taken = request.client
         return Reply(request.client, request.round, body, request.handler)  # type: ignore[arg-type]
 
     def _missed(self, request: Request, why: str, failed: bool) -> None:
@@ -508,7 +510,10 @@ class Fleet:
         return [(arrival, None if drop and arrival.request.client in reasons else body) for arrival, body in said]
 
     def _event(self, what: str, request: Request, why: str) -> None:
-        self.events.append({"what": what, "client": request.client, "handler": request.handler, "why": why})
+        self._event_of(request.client, what, why, request.handler)
+
+    def _event_of(self, client: int, what: str, why: str, handler: str = "") -> None:
+        self.events.append({"what": what, "client": client, "handler": handler, "why": why})
 
     # ---- for the run ----
 
@@ -516,6 +521,7 @@ class Fleet:
         """Count turns and events anew; late replies that nobody took in the round they came are dropped."""
         self._standing.end_round(self._tally.answered, self._tally.reasons)
         self._expectations.sizes.clear()
+        self._taken = None
         self.round = round
         self.events = []
         self._turns = {}
@@ -527,14 +533,21 @@ class Fleet:
         reachable = len(self._transport.roster(self.round))
         self._standing.check(self.round, self._tally.answered, self._tally.reasons, reachable)
 
-    def undone(self, why: str) -> None:
-        """The round broke the server's model and was undone; the client whose uploads stand out is asked no more."""
-        self.events.append({"what": "undone", "client": None, "handler": "", "why": why})
+    def undone(self, error: Exception) -> None:
+        """The round failed on the server and was undone; whoever is to blame is asked no more.
+
+        With nobody to blame, some such rounds in a row are an error of the experiment or of the method, and raised.
+        """
+        why = str(error) if isinstance(error, CatchmentError) else f"{type(error).__name__}: {error}"
+        self.events.append({"what": "undone", "client": None, "handler": "", "why": printable(why)})
         clients = len(self._transport.roster(self.round))
-        culprit = self._standing.blame(why, self._expectations.sizes.values(), clients)
+        last = None if isinstance(error, Diverged) else self._taken
+        culprit = self._standing.blame(self._expectations.sizes.values(), clients, last)
         if culprit is not None:
-            said = "what it sent is far larger than what the others sent; it is not asked any more"
-            self.events.append({"what": "suspended", "client": culprit, "handler": "", "why": said})
+            said = "the server failed on what it sent" if last is not None else "it sent far more than the others"
+            self._event_of(culprit, "suspended", f"{said}; it is not asked any more")
+        if self._standing.exhausted or (last is None and not isinstance(error, Diverged)):
+            raise error
 
     def kept(self) -> None:
         """The round was good."""

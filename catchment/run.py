@@ -19,7 +19,7 @@ from torch import Tensor
 from catchment.checkpoint import Checkpoints, flatten, private_directory, streamed, unflatten, write_atomically
 from catchment.costs.ledger import Ledger, summarise
 from catchment.disclosure import disclosed
-from catchment.errors import Diverged, RunError, UserError
+from catchment.errors import Diverged, ProtocolError, RunError, UserError
 from catchment.expectations import Expectations
 from catchment.experiment import Experiment
 from catchment.fleet import Fleet
@@ -201,16 +201,22 @@ class _Run:
     def _train(self, state: Any) -> None:
         """The method's round; one that breaks the server's state is undone, so that one upload cannot end a run."""
         undo = keepsake(state)
+        failure: Exception | None = None
         try:
             self.method.round(self.server, state, self.fleet)
-            why = broken(state)
+            if why := broken(state):
+                failure = Diverged(why)
         except Diverged as error:
-            why = str(error)
-        if why:
-            undo()
-            self.fleet.undone(why)
-        else:
+            failure = error
+        except (RunError, ProtocolError):
+            raise
+        except Exception as error:  # a reply that fits and yet cannot be used, or a mistake in the method
+            failure = error
+        if failure is None:
             self.fleet.kept()
+        else:
+            undo()
+            self.fleet.undone(failure)
 
     def _show(self, metrics: Metrics) -> None:
         """Keep the pictures of the last evaluation."""

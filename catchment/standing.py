@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from catchment.errors import Diverged, RunError
+from catchment.errors import RunError
 
 ROUNDS = 3  # in a row without anything of use, or undone, end a run
 STANDS_OUT = 10.0  # times the median size of what the others sent
@@ -18,7 +18,7 @@ class Standing:
     """What is known of the clients' conduct over the rounds."""
 
     suspended: set[int] = field(default_factory=set)  # not asked any more
-    undone: int = 0  # rounds in a row that were undone with nobody to blame
+    undone: int = 0  # rounds in a row that were undone and may be nobody's fault
     barren: list[dict[int, str]] = field(default_factory=list)  # the last rounds without use: why, by client
 
     def end_round(self, answered: int, reasons: dict[int, str]) -> None:
@@ -41,27 +41,24 @@ class Standing:
             rounds = f"round {round}" if everybody else f"rounds {round - len(self.barren)} to {round}"
             raise RunError(f"{rounds}: all {len(known)} clients failed; client {client}: {why}")
 
-    def blame(self, why: str, sizes: Iterable[dict[int, float]], clients: int) -> int | None:
-        """Who made a round break the server's model, if one client's uploads stand out: it is suspended.
+    def blame(self, sizes: Iterable[dict[int, float]], clients: int, last: int | None = None) -> int | None:
+        """Who made a round fail, if that can be told: it is suspended, unless half of the clients are already.
 
-        `sizes` are those of what clients sent in the round, by client, one table per field. With nobody to blame, or
-        half of the clients suspended, some such rounds in a row end the run.
+        It is the client whose reply was taken `last`, where that ended in an exception, or else the one whose uploads
+        stand out. `sizes` are those of what clients sent in the round, by client, one table per field.
         """
-        found: dict[int, float] = {}
-        for table in sizes:
-            for client, size in table.items():
-                others = [other for number, other in table.items() if number != client]
-                ratio = size / max(median(others), 1e-12) if others else float("inf")
-                found[client] = max(found.get(client, 0.0), ratio)
-        worst = max(found, key=lambda client: found[client], default=None)
-        if worst is not None and found[worst] > STANDS_OUT and 2 * len(self.suspended) + 2 <= clients:
-            self.suspended.add(worst)
-            self.undone = 0
-            return worst
-        self.undone += 1
-        if self.undone >= ROUNDS:
-            raise Diverged(f"{ROUNDS} rounds in a row were undone: {why}")
-        return None
+        culprit = last if last is not None else _outstanding(sizes)
+        if culprit is not None and 2 * len(self.suspended) + 2 > clients:
+            culprit = None
+        self.undone += culprit is None or last is not None
+        if culprit is not None:
+            self.suspended.add(culprit)
+        return culprit
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether so many rounds were undone that it is not one client's fault."""
+        return self.undone >= ROUNDS
 
     def to_dict(self) -> dict[str, Any]:
         """For a checkpoint."""
@@ -73,3 +70,15 @@ class Standing:
         """The inverse of `to_dict`."""
         barren = [dict(map(tuple, reasons)) for reasons in table.get("barren", ())]
         return Standing(set(table.get("suspended", ())), table.get("undone", 0), barren)
+
+
+def _outstanding(sizes: Iterable[dict[int, float]]) -> int | None:
+    """The client that sent far more than the others in some field."""
+    found: dict[int, float] = {}
+    for table in sizes:
+        for client, size in table.items():
+            others = [other for number, other in table.items() if number != client]
+            ratio = size / max(median(others), 1e-12) if others else float("inf")
+            found[client] = max(found.get(client, 0.0), ratio)
+    worst = max(found, key=lambda client: found[client], default=None)
+    return worst if worst is not None and found[worst] > STANDS_OUT else None

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from catchment.errors import Diverged, RunError
+from catchment.errors import RunError
 from catchment.standing import Standing
 
 
@@ -47,24 +47,33 @@ def test_the_only_client_there_is_stops_it_after_three_rounds():
 def test_who_sent_far_more_than_the_others_is_suspended():
     standing = Standing()
     sizes = [{0: 1.0, 1: 2.0, 2: 900.0}, {0: 1.0, 1: 1.1, 2: 1.2}]
-    assert standing.blame("NaN", sizes, clients=4) == 2
+    assert standing.blame(sizes, clients=4) == 2
     assert standing.suspended == {2}
+    assert standing.undone == 0
 
 
-def test_with_nobody_to_blame_three_undone_rounds_stop_the_run():
+def test_with_nobody_to_blame_three_undone_rounds_are_enough():
     standing = Standing()
-    sizes = [{0: 1.0, 1: 2.0, 2: 3.0}]
-    assert standing.blame("NaN", sizes, 4) is None
-    assert standing.blame("NaN", sizes, 4) is None
-    with pytest.raises(Diverged, match="3 rounds in a row were undone: NaN"):
-        standing.blame("NaN", sizes, 4)
+    for _ in range(3):
+        assert not standing.exhausted
+        assert standing.blame([{0: 1.0, 1: 2.0, 2: 3.0}], 4) is None
+    assert standing.exhausted
+
+
+def test_after_an_exception_whose_reply_was_last_is_suspended_and_three_in_a_row_are_enough():
+    standing = Standing()
+    for client in range(3):
+        assert not standing.exhausted
+        assert standing.blame([], 20, last=client) == client
+    assert standing.exhausted
 
 
 def test_no_more_than_half_of_the_clients_are_suspended():
     standing = Standing()
     for liar in (0, 1):
-        assert standing.blame("NaN", [{liar: 100.0, 2: 1.0, 3: 1.0}], 4) == liar
-    assert standing.blame("NaN", [{2: 100.0, 3: 1.0}], 4) is None
+        assert standing.blame([{liar: 100.0, 2: 1.0, 3: 1.0}], 4) == liar
+    assert standing.blame([{2: 100.0, 3: 1.0}], 4) is None
+    assert standing.undone == 1
 
 
 def test_it_survives_a_checkpoint():

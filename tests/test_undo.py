@@ -13,6 +13,7 @@ from worlds import experiment
 import catchment
 from catchment.errors import Diverged
 from catchment.message import Message
+from catchment.methods import fedavg
 from catchment.methods.fedgkt import FedGKT
 from catchment.transports import inprocess
 from catchment.undo import broken, keepsake
@@ -93,5 +94,27 @@ def test_divergence_that_is_nobodys_fault_stops_the_run_with_its_reason(monkeypa
         raise Diverged("the loss is nan; a lower learning rate usually helps")
 
     monkeypatch.setattr(FedGKT, "train_server", diverges)
-    with pytest.raises(Diverged, match="3 rounds in a row were undone: the loss is nan; a lower learning rate"):
+    with pytest.raises(Diverged, match="the loss is nan; a lower learning rate"):
         catchment.run(experiment("fedgkt", rounds=5))
+
+
+def test_a_reply_that_makes_the_method_raise_undoes_the_round_and_a_mistake_of_the_method_is_raised(monkeypatch):
+    mean_model = fedavg.mean_model
+
+    def picky(server, replies, weights):
+        kept = []
+        for reply in replies:
+            if reply.client == 2:
+                raise IndexError("no such place")
+            kept.append(reply)
+        return mean_model(server, kept, weights)
+
+    monkeypatch.setattr(fedavg, "mean_model", picky)
+    events = []
+    full = experiment("fedavg", participation={"fraction": 1.0})
+    catchment.run(full, observe=lambda record: events.extend(record["events"]))
+    assert [(event["what"], event["client"]) for event in events][:2] == [("undone", None), ("suspended", 2)]
+    assert {event["what"] for event in events[2:]} == {"late"}  # who had not been heard when the round was undone
+    monkeypatch.setattr(fedavg, "mean_model", lambda server, replies, weights: [*replies, 1 / 0])
+    with pytest.raises(ZeroDivisionError):
+        catchment.run(full)
