@@ -385,7 +385,7 @@ def test_a_run_whose_checkpoints_cannot_be_read_is_left_as_it_is(tmp_path, monke
         monkeypatch.setattr("catchment.message.WIRE_VERSION", "2")
     if spoil == "permission":
         monkeypatch.setattr(Path, "read_bytes", forbidden)
-    with pytest.raises(RunError, match="can be read .* the run is left as it is"):
+    with pytest.raises(RunError, match=r"can be read .* the run is left as it is"):
         catchment.resume(out)
     monkeypatch.undo()
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before

@@ -77,9 +77,7 @@ def test_resume_needs_a_run(tmp_path):
 
 def test_a_diverging_loss_stops_the_run_in_one_sentence_and_keeps_what_was_done(tmp_path):
     wild = experiment("fedavg", rounds=6, optimizer={"client": {"name": "sgd", "lr": 1e30}})
-    with pytest.raises(
-        RunError, match=r"rounds 1 to 3: all \d clients failed; client \d: .*optimizer"
-    ):
+    with pytest.raises(RunError, match=r"rounds 1 to 3: all \d clients failed; client \d: .*optimizer"):
         catchment.run(wild, out=tmp_path / "run")
     assert (tmp_path / "run" / "experiment.toml").exists()
 
