@@ -33,7 +33,7 @@ _BYTES = {"up": int, "down": int, "evaluation": int}
 _SPENT = {"bytes": _BYTES, "seconds": NUMBER, "virtual_seconds": NUMBER}
 _MODELS = {str: {"parameters": int, "macs_per_sample": int}}
 TROUBLES = ("lost", "late", "failed", "refused")  # what did not arrive as asked
-NEWS = ("joined", "left", "forgot", "restarted", "resumed")  # of clients and processes
+NEWS = ("joined", "left", "forgot", "revoked", "restarted", "resumed", "undone", "suspended")  # of clients and rounds
 _EVENT = {
     "what": {*TROUBLES, *NEWS, "attacked", "flagged"},
     "client?": int,
