@@ -18,7 +18,7 @@ import functools
 import math
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
@@ -37,7 +37,8 @@ Reference = Callable[["World", int], Mapping[str, Tensor]]
 LARGEST_NUMBER = 1e6  # of features and logits; training on larger ones overflows
 LARGEST_WHOLE = 2**53
 LONGEST_TEXT = 1000
-GROWTH = 100.0  # times their first norm (and 1 per weight) that weights may have
+GROWTH = 10.0  # times their first norm (and 1 per weight) that weights may have
+STATISTICS = ("running_mean", "running_var")  # of batch normalisation, which follow the data and have no such norm
 UNDECLARED_BYTES = 2**31  # of a field of which nothing is known
 
 
@@ -331,15 +332,12 @@ def _misfit_of_group(
         return f"{field} has {len(given)} tensors, {len(group.names)} are expected; {missing} is missing"
     if not given and message.scalars.get(field) != EMPTY:
         return f"{field} has no tensors"
-    norm = sizes[field] = _norm(given.values())
+    norm = sizes[field] = _norm(given)
     if not norm <= group.largest:
         return (
             f"{field} has the norm {norm:g}; at most {group.largest:g} is expected (a lower optimizer.client.lr helps "
             "where training diverged)"
         )
-    for name, tensor in given.items():
-        if name.endswith("running_var") and bool((tensor < 0).any()):
-            return f"{name} is negative"
     return ""
 
 
@@ -424,9 +422,9 @@ def _resolve(reply: type[Payload], world: World | None, client: int) -> Expectat
             arrays[field.name] = _array(declaration, world, client)
         elif isinstance(declaration, Like) and world is not None:
             reference = {f"{field.name}/{name}": t.detach() for name, t in declaration.reference(world, client).items()}
-            arrays |= {name: _array_like(tensor) for name, tensor in reference.items()}
+            arrays |= {name: _array_like(name, tensor) for name, tensor in reference.items()}
             size = sum(tensor.numel() for tensor in reference.values())
-            largest = GROWTH * (_norm(reference.values()) + math.sqrt(size))
+            largest = GROWTH * (_norm(reference) + math.sqrt(size))
             groups[field.name] = Group(frozenset(reference), declaration.part, largest)
         else:
             undeclared.append(field.name)
@@ -456,16 +454,22 @@ def _array(declared: Values, world: World, client: int) -> Array:
     return Array(declared.dtype, tuple(sizes), declared.low, high, declared.least)
 
 
-def _array_like(tensor: Tensor) -> Array:
+def _array_like(name: str, tensor: Tensor) -> Array:
     """What is expected of a tensor that stands for this one."""
-    counts = not tensor.is_floating_point() and tensor.dtype != torch.bool
+    low: float | None = None
+    high: float = LARGEST_WHOLE
+    if name.endswith(STATISTICS):
+        low, high = (0.0 if name.endswith("var") else -LARGEST_NUMBER), LARGEST_NUMBER
+    elif not tensor.is_floating_point() and tensor.dtype != torch.bool:
+        low = 0.0
     sizes = tuple(Size("", length, equal=True) for length in tensor.shape)
-    return Array(tensor.dtype, sizes, 0 if counts else None, LARGEST_WHOLE, 0, tensor.shape)
+    return Array(tensor.dtype, sizes, low, high, 0, tensor.shape)
 
 
-def _norm(tensors: Iterable[Tensor]) -> float:
-    """Of all floating-point numbers; NaN or infinity if one of them is."""
-    return math.hypot(*(float(torch.linalg.vector_norm(t)) for t in tensors if t.is_floating_point()))
+def _norm(tensors: Mapping[str, Tensor]) -> float:
+    """Of all floating-point numbers that have a usual size; NaN or infinity if one of them is."""
+    counted = (t for name, t in tensors.items() if t.is_floating_point() and not name.endswith(STATISTICS))
+    return math.hypot(*(float(torch.linalg.vector_norm(tensor)) for tensor in counted))
 
 
 def _name(dtype: torch.dtype) -> str:
