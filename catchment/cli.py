@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 from catchment import __version__, data, models, optimizers
 from catchment.aggregators import AGGREGATORS
@@ -299,7 +299,8 @@ def keys(
         admission.admit(directory, add, client, replace=replace)
     elif revoke is not None:
         admission.revoke(directory, revoke)
-    table = Table("client", "fingerprint", "since", "revoked", title="Who may join")
+    whole = Column("fingerprint", no_wrap=True, min_width=50)  # to be compared, so it is never shortened
+    table = Table("client", whole, "since", "revoked", title="Who may join")
     for one in admission.admissions(directory):
         table.add_row(str(one.client), one.fingerprint, f"{one.since:%Y-%m-%d}", one.revoked or "")
     console.print(table)

@@ -13,6 +13,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ed25519
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from catchment import cli
 from catchment.cli import main
 from catchment.errors import UserError
 from catchment.flower import admission
@@ -37,6 +38,7 @@ def devices(tmp_path: Path) -> list[Path]:
 @pytest.fixture
 def catchment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli.console, "width", 120)
 
     def call(*arguments: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["catchment", *arguments])

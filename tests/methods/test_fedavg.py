@@ -11,6 +11,7 @@ from worlds_by_hand import world
 from catchment.client import Client
 from catchment.costs.ledger import Ledger
 from catchment.errors import ModelError
+from catchment.expectations import Expectations
 from catchment.fleet import Fleet
 from catchment.method import on_client
 from catchment.methods.fedavg import FedAvg
@@ -26,7 +27,8 @@ CLIENTS = [([[1.0, 0.0]], [0]), ([[0.0, 2.0]] * 3, [1] * 3)]
 def rounds(method, number: int, **settings):
     """The global weights after some rounds."""
     w = world(method, CLIENTS, **settings)
-    server, fleet = Server(w), Fleet(InProcess(w), method, Ledger(), seed=0)
+    server = Server(w)
+    fleet = Fleet(InProcess(w), method, Ledger(), seed=0, expectations=Expectations.of(method, w))
     state = method.init(server)
     for n in range(1, number + 1):
         server.round = n
