@@ -103,29 +103,22 @@ def start_run(file: Path, directory: Path) -> None:
     begin(Experiment.load(file, {"engine": "flower"}), directory)
 
 
-def announced(experiment: Experiment, world: World) -> tuple[str, str]:
-    """What devices are told of a run: its experiment, less where and how the server listens, and its data's form."""
-    return (
-        dataclasses.replace(experiment, flower=FlowerSettings()).to_toml(),
-        json.dumps(world.data.dataset.form.to_dict()),
-    )
-
-
 def serve_run(
     grid: Grid,
     directory: Path,
     *,
+    keys: Path | None = None,
     client_of: Callable[[int], int | None] | None = None,
     admits: Callable[[int], bool] = lambda client: True,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Do what is left of the run in a directory with the clients of a grid."""
+    """Do what is left of the run in a directory with the clients of a grid; `keys` is what signs it."""
     papers = Papers(directory)
     experiment = Experiment.load(directory / "experiment.toml")
-    keys = papers.keys(experiment)
 
     def carrier(world: World, directory: Path | None) -> Transport:
-        text, form = announced(experiment, world)
+        text = dataclasses.replace(experiment, flower=FlowerSettings()).to_toml()  # how it listens is its own affair
+        form = json.dumps(world.data.dataset.form.to_dict())
         mark = digest(text, form)
         write_atomically(papers.digest, mark.encode())
         return Flower(
@@ -183,7 +176,7 @@ def main(directory: Path, descriptor: int) -> None:
         threading.Thread(target=_follow, args=(link.store, keys, clients, papers), name="keys", daemon=True).start()
     with link:
         whose = None if keys is None else link.store.client
-        serve_run(link, directory, client_of=whose, admits=link.store.admits, sleep=link.wait)
+        serve_run(link, directory, keys=keys, client_of=whose, admits=link.store.admits, sleep=link.wait)
 
 
 def _follow(store: Any, folder: Path, clients: int, papers: Papers) -> None:

@@ -16,8 +16,7 @@ from federations import free_port, until
 
 import catchment
 from catchment.flower.federation import environment
-from catchment.flower.serving import announced
-from catchment.policy import Policy, digest
+from catchment.policy import Policy
 
 pytestmark = pytest.mark.slow
 
@@ -30,6 +29,15 @@ def one_thread(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
 
+def allow(folder, approved):
+    """The policies of two devices on this machine."""
+    for client in range(2):
+        Policy.local(
+            client=client, server="127.0.0.1:1", state=folder / "state", key=None, federation=None,
+            experiment=approved, data=None, modules=None,
+        ).write(folder / f"client-{client}.toml")  # fmt: skip
+
+
 def test_the_example_runs_by_flowers_own_commands(tmp_path):
     home = tmp_path / "home"
     home.mkdir()
@@ -38,14 +46,7 @@ def test_the_example_runs_by_flowers_own_commands(tmp_path):
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     }
     port = free_port()
-    file = catchment.Experiment.load(APP / "app" / "experiment.toml", {"engine": "flower"})
-    approved = digest(*announced(file, file.build_world()))
-    for client in range(2):
-        policy = Policy.local(
-            client=client, server=f"127.0.0.1:{port}", state=tmp_path / "state", key=None, federation=None,
-            experiment=approved, data=None, modules=None,
-        )  # fmt: skip
-        policy.write(tmp_path / f"client-{client}.toml")
+    allow(tmp_path, "0" * 64)
     (home / "config.toml").write_text(
         f'[superlink]\ndefault = "here"\n[superlink.here]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
     )
@@ -64,7 +65,10 @@ def test_the_example_runs_by_flowers_own_commands(tmp_path):
         until(lambda: "Uvicorn running" in (tmp_path / "log").read_text(), "the SuperLink")
         done = subprocess.run(["flwr", "run", str(APP), "here"], env=settings, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
-        result = tmp_path / "runs" / "flower-app" / "result.json"
+        directory = tmp_path / "runs" / "flower-app"
+        until((directory / "flower" / "digest").exists, (tmp_path / "log").read_text)
+        allow(tmp_path, (directory / "flower" / "digest").read_text())  # those who refused are greeted again
+        result = directory / "result.json"
         until(result.exists, (tmp_path / "log").read_text, 400)
     finally:
         for process in reversed(processes):

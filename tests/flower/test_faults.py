@@ -76,7 +76,7 @@ def test_a_client_that_is_killed_in_its_turn_and_comes_back_has_lost_nothing(tmp
 
 @slow
 def test_a_client_that_stays_away_is_lost_and_the_others_go_on(tmp_path):
-    with Machines(tmp_path, counting(seconds=3.0, wait=60.0), 3) as machines:
+    with Machines(tmp_path, counting(seconds=3.0, wait=120.0), 3) as machines:
         machines.serve()
         for client in range(3):
             machines.join(client)
@@ -109,7 +109,7 @@ def test_a_device_that_hangs_and_still_sends_signs_of_life_does_not_stall_the_ru
 
 @slow
 def test_a_client_that_joins_late_takes_part_from_then_on(tmp_path):
-    with Machines(tmp_path, counting(rounds=8, wait=60.0, least=2), 3) as machines:
+    with Machines(tmp_path, counting(rounds=8, wait=120.0, least=2), 3) as machines:
         machines.serve()
         machines.join(0)
         machines.join(2)

@@ -114,7 +114,7 @@ def test_only_devices_with_their_own_key_join_and_only_the_right_server(tmp_path
 def test_a_key_that_is_revoked_or_replaced_counts_no_more_in_a_running_federation(tmp_path):
     keys = tmp_path / "keys"
     make_keys(keys, 3, [])
-    with Machines(tmp_path, counting(rounds=12, seconds=1.0, wait=60.0, least=1), 3, keys) as machines:
+    with Machines(tmp_path, counting(rounds=12, seconds=1.0, wait=120.0, least=1), 3, keys) as machines:
         machines.serve()
         for client in range(3):
             machines.join(client)
