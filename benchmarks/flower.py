@@ -2,9 +2,10 @@
 
     python benchmarks/flower.py [--only NAME] [--out benchmarks/results/flower.json]
 
-Every way of running it is measured by itself: a SuperLink, the server routine and one client, as processes. Empty round
-trips are the median of twenty; bytes go up and down three times, less the time to make them; memory is the largest
-resident size that each process reached. Rows that are in the file are measured again only if they are named.
+Both ways of running it are measured by themselves: the server routine with its link, and one client, as processes.
+Empty round trips are the median of twenty; bytes go up and down three times, less the time to make them; memory is the
+largest resident size that each process reached. The rows "0.1.0, ..." are of that version, with Flower's SuperLink as a
+process of its own, which needed a database for keys.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,25 +27,13 @@ import psutil
 
 from catchment import Experiment, run
 from catchment.data import load
-from catchment.flower.federation import free_port
 from catchment.flower.keys import make_keys
+from catchment.policy import KINDS, Allow, Policy
 
 HERE = Path(__file__).parent
-WAYS: dict[str, dict[str, Any]] = {
-    "warm client": {"database": False},
-    "warm client, database": {"database": True},
-    "warm client, TLS and keys, database": {"database": True, "keys": True},
-    "Flower's SuperNode": {"database": False, "stock": True},
-}
+WAYS = {"plain": False, "TLS and keys": True}
 MEGABYTES = (1, 50, 200)
-PROCESSES = {
-    "flower-superlink": "SuperLink",
-    "flwr-serverapp": "server routine",
-    "catchment": "client",
-    "flower-supernode": "SuperNode",
-    "flwr-clientapp": "client",
-    "catchment join": "join",
-}
+PROCESSES = {"catchment.flower.serving": "server routine", "catchment join": "client"}
 
 
 def main() -> None:
@@ -52,11 +42,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=HERE / "results" / "flower.json")
     arguments = parser.parse_args()
     results = json.loads(arguments.out.read_text()) if arguments.out.exists() else {"ways": {}, "device": {}}
-    for name, settings in WAYS.items():
+    for name, keys in WAYS.items():
         if arguments.only in (None, name):
             results["ways"][name] = {}
-            for megabytes in MEGABYTES if not settings.get("stock") else MEGABYTES[:2]:
-                row = results["ways"][name][str(megabytes)] = traffic(settings, megabytes)
+            for megabytes in MEGABYTES:
+                row = results["ways"][name][str(megabytes)] = traffic(keys, megabytes)
                 print(name, megabytes, json.dumps(row))
                 write(arguments.out, results)
     if arguments.only in (None, "device"):
@@ -69,11 +59,11 @@ def write(path: Path, results: dict[str, Any]) -> None:
     path.write_text(json.dumps(results, indent=1) + "\n")
 
 
-def traffic(settings: dict[str, Any], megabytes: int) -> dict[str, Any]:
+def traffic(keys: bool, megabytes: int) -> dict[str, Any]:
     """Seconds of empty round trips, MB/s both ways, and memory."""
     with tempfile.TemporaryDirectory() as folder:
-        flower = dict(settings)
-        if flower.pop("keys", False):
+        flower = {}
+        if keys:
             make_keys(Path(folder) / "keys", 1, [])
             flower["keys"] = str(Path(folder) / "keys")
         experiment = Experiment.from_dict(
@@ -115,16 +105,21 @@ def device() -> dict[str, Any]:
         (folder / "server").mkdir()
         (folder / "server" / "test.npz").write_bytes((folder / "device" / "test.npz").read_bytes())
         (folder / "x.toml").write_text(OWN)
-        port = str(free_port())
         start = [sys.executable, "-m", "catchment"]
         server = subprocess.Popen(
-            [*start, "server", "x.toml", "--insecure", "--host", "127.0.0.1", "--port", port, "--out", "run"],
-            cwd=folder, stdout=subprocess.DEVNULL,
+            [*start, "server", "x.toml", "--insecure", "--host", "127.0.0.1", "--port", str(PORT), "--out", "run"],
+            cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
+        digest = folder / "run" / "flower" / "digest"
+        while not digest.exists():
+            time.sleep(0.1)
+        Policy(
+            f"127.0.0.1:{PORT}", 0, folder / "state", folder / "device", insecure=True,
+            allow=Allow(leaves=KINDS, experiments=(digest.read_text(),)),
+        ).write(folder / "device.toml")  # fmt: skip
         with (folder / "log").open("wb") as log, Memory() as memory:
             memory.when = lambda: "is connected" in (folder / "log").read_text()
-            join = ["join", f"127.0.0.1:{port}", "--client-id", "0", "--data", "device", "--insecure", "--once"]
-            client = subprocess.Popen([*start, *join], cwd=folder, stdout=log, stderr=subprocess.STDOUT)
+            client = subprocess.Popen([*start, "join", "--once"], cwd=folder, stdout=log, stderr=subprocess.STDOUT)
             if server.wait() != 0:
                 raise SystemExit((folder / "log").read_text())
             client.wait()
@@ -132,12 +127,13 @@ def device() -> dict[str, Any]:
         "model": "resnet8",
         "batch": 64,
         "images": IMAGES,
-        "rest_MB": memory.then["join"],
-        "training_MB": memory.peaks["join"],
+        "rest_MB": memory.then["client"],
+        "training_MB": memory.peaks["client"],
     }
 
 
 IMAGES = 500
+PORT = 9392
 OWN = """
 rounds = 2
 [data]
@@ -181,7 +177,7 @@ class Memory:
                 except psutil.Error:
                     continue
                 for word, name in PROCESSES.items():
-                    if word in words and "superexec" not in words:
+                    if word in words:
                         now[name] = max(now.get(name, 0), size)
             for name, size in now.items():
                 self.peaks[name] = max(self.peaks.get(name, 0), size)

@@ -8,12 +8,18 @@ file="$here/experiments/flower/fedgkt-small.toml"
 mkdir -p "${1:-flower-tls}" && cd "${1:-flower-tls}"
 catchment() { "${PYTHON:-$here/.venv/bin/python}" -m catchment "$@"; }
 trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
-catchment keys keys --clients 4
+catchment keys keys --clients 4 --host localhost
+catchment server "$file" --keys keys --host 127.0.0.1 --port 9092 --out flower &
+server=$!
+until [ -e flower/flower/digest ]; do sleep 0.2; done
 for k in 0 1 2 3; do
-  catchment join 127.0.0.1:9092 --client-id $k --state "state-$k" --once \
-    --root-certificate keys/ca.crt --key "keys/client-$k.key" > "client-$k.log" 2>&1 &
+  catchment join 127.0.0.1:9092 --client-id $k --data "$CATCHMENT_DATA" --state "state-$k" --root-certificate keys/ca.crt \
+    --key "keys/client-$k.key" --federation keys/federation.pub --allow features --allow labels --allow ids \
+    --policy "device-$k.toml" --init
+  catchment policy "device-$k.toml" --approve "$(cat flower/flower/digest)" > /dev/null
+  catchment join --policy "device-$k.toml" --once > "client-$k.log" 2>&1 &
 done
-catchment server "$file" --keys keys --host 127.0.0.1 --port 9092 --out flower
+wait $server
 catchment run "$file" --out one-process
 cmp <(grep fingerprint flower/result.json) <(grep fingerprint one-process/result.json)
 cmp flower/ledger.jsonl one-process/ledger.jsonl

@@ -27,6 +27,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from catchment.policy import KINDS, Allow, Policy
+
 HERE = Path(__file__).parent
 CLIENTS = 2
 CODECS = "features=int4+sparse+zstd"
@@ -112,13 +114,18 @@ def federate(folder: Path, names: dict[str, str]) -> tuple[dict, float]:
 
     began = time.monotonic()
     server = start("server", "server", "x.toml", "--keys", "keys", "--port", "9092", "--out", "run")
-    clients = [
-        start(
-            f"client{k}", "join", f"10.77.{k}.1:9092", "--client-id", str(k), "--state", f"state{k}", "--once",
-            "--root-certificate", "keys/ca.crt", "--key", f"keys/client-{k}.key",
-        )
-        for k in range(CLIENTS)
-    ]  # fmt: skip
+    digest = folder / "run" / "flower" / "digest"
+    while not digest.exists():
+        time.sleep(0.1)
+    clients = []
+    for k in range(CLIENTS):
+        Policy(
+            f"10.77.{k}.1:9092", k, folder / f"state{k}", Path(os.environ["CATCHMENT_DATA"]),
+            root_certificate=folder / "keys" / "ca.crt", key=folder / "keys" / f"client-{k}.key",
+            federation=folder / "keys" / "federation.pub",
+            allow=Allow(leaves=KINDS, experiments=(digest.read_text(),)),
+        ).write(folder / f"client{k}.toml")  # fmt: skip
+        clients.append(start(f"client{k}", "join", "--policy", f"client{k}.toml", "--once"))
     try:
         if server.wait() != 0:
             raise SystemExit((folder / "server.log").read_text())

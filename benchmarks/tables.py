@@ -630,7 +630,7 @@ def spool(measured: Record) -> str:
 
 def flower(measured: Record) -> str:
     """Round trips, throughput and memory of processes that speak over Flower."""
-    processes = ["SuperLink", "server routine", "SuperNode", "client"]
+    processes = ["SuperLink", "server routine", "client"]
     head = [
         "one client on loopback",
         "empty request, s",
@@ -708,6 +708,41 @@ def transmission(measured: Record) -> str:
     return "\n\n".join(tables)
 
 
+def kills(measured: Record) -> str:
+    """Runs that were killed again and again."""
+    names = {"inprocess": "in one process", "flower": "over Flower: server, clients, or all of them"}
+    head = ["kills (SIGKILL) at random moments", "experiments", "runs", "kills", "results that differ"]
+    rows = [
+        [names[engine], str(len(m["cases"])), str(m["runs"]), f"{m['kills']:,}", str(len(m["unequal"]))]
+        for engine, m in measured.items()
+    ]
+    return markdown(head, rows)
+
+
+def spoiled(measured: Record) -> str:
+    """Replies of one client that were spoiled, one thing at a time."""
+    names = {"inprocess": "in one process", "flower": "over the Flower transport"}
+    outcomes = ("refused", "failed", "lost", "taken")
+    head = ["spoiled replies", "worlds", "replies", *outcomes, "runs ended or absurd results", "largest memory"]
+    rows = []
+    for engine, m in measured.items():
+        counts = [sum(world["outcomes"].get(what, 0) for world in m["worlds"].values()) for what in outcomes]
+        rows.append(
+            [names[engine], str(len(m["worlds"])), f"{m['spoiled']:,}", *(f"{n:,}" for n in counts), str(m["harm"]),
+             f"{m['largest_memory']:.2f} of honest"]
+        )  # fmt: skip
+    return markdown(head, rows)
+
+
+def mutations(measured: Record) -> str:
+    """Messages that were mutated."""
+    m = measured["messages"]
+    head = ["mutated messages", "kinds of mutation", "refused", "taken", "escaped", "memory per 1,000, MB"]
+    counts = [sum(kind.get(what, 0) for kind in m["mutations"].values()) for what in ("refused", "taken")]
+    cells = [f"{m['read']:,}", str(len(m["mutations"])), *(f"{n:,}" for n in counts), str(m["escaped"])]
+    return markdown(head, [[*cells, f"{m['most_memory_MB']:.1f}"]])
+
+
 MEASURED = {
     "engine": engine,
     "fedgkt": fedgkt,
@@ -719,6 +754,9 @@ MEASURED = {
     "device": device,
     "namespaces": namespaces,
     "transmission": transmission,
+    "kills": kills,
+    "spoiled": spoiled,
+    "mutations": mutations,
 }
 
 
