@@ -195,7 +195,7 @@ class Size(NamedTuple):
         if equal and given != most:
             return str(most)
         if given > most:
-            return f"at most {most:,}"
+            return f"at most {most:,}" + (" (data.most_samples)" if self.most is None and not known.exact else "")
         if self.name and bound.setdefault(self.name, given) != given:
             return f"{bound[self.name]} as in the other fields"
         return ""
@@ -314,7 +314,8 @@ class Expectation:
                 high = known.samples
                 low = high if known.exact else low
             if not low <= value <= high:
-                return f"{name} is {_short(value)}; {low:g} to {high:g} is expected"
+                limit = " (data.most_samples)" if number and number.high == "N_k" and not known.exact else ""
+                return f"{name} is {_short(value)}; {low:g} to {high:g}{limit} is expected"
         return ""
 
     def bytes(self, known: Known) -> int:

@@ -93,7 +93,7 @@ class DataSettings:
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     classes: tuple[str, ...] | None = None  # names, in the order of their numbers, where the set does not say
-    most_samples: int = 100_000  # that a client with data of its own may say it has; its weight in a mean
+    most_samples: int = 10_000  # that a client with data of its own may say it has; its weight in a mean
 
     @property
     def own(self) -> bool:

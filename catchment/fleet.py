@@ -207,7 +207,7 @@ class Fleet:
             reply = self._reply(handler, ready, message)
             if reply is not None:
                 taken += 1
-                yield reply
+                yield self._handed(reply)
 
     def refuse(self, reply: Reply[Any], reason: str) -> None:
         """Note that a reply was not accepted; the method goes on without it."""
@@ -335,17 +335,22 @@ class Fleet:
             for client, reply in heard:
                 if not in_order:
                     if reply is not None:
-                        yield reply
+                        yield self._handed(reply)
                     continue
                 early[client] = reply
                 while turn < len(order) and order[turn] in early:
                     reply = early.pop(order[turn])
                     turn += 1
                     if reply is not None:
-                        yield reply
+                        yield self._handed(reply)
         for client in order[turn:]:
             if (reply := early.pop(client, None)) is not None:
-                yield reply
+                yield self._handed(reply)
+
+    def _handed(self, reply: Reply[Answered]) -> Reply[Answered]:
+        """The reply that the method gets now, and is to blame if that ends in an exception."""
+        self._taken = reply.client
+        return reply
 
     def _heard(
         self, handler: Callable[..., Answered], requests: list[Request], until: float
@@ -458,7 +463,6 @@ class Fleet:
         if self.overhear is not None and not request.aside:
             self.overhear(request, message)
         self._tally.answered += 1
-        self._taken = request.client
         return Reply(request.client, request.round, body, request.handler)  # type: ignore[arg-type]
 
     def _missed(self, request: Request, why: str, failed: bool) -> None:

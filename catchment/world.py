@@ -114,7 +114,7 @@ class World:
     intrusion: Intrusion | None = None
     inspection: Inspection = field(default_factory=Inspection)
     initial: str = "own"  # first weights of all models: their own, or "glorot"
-    most_samples: int = 100_000  # that a client with data of its own may say it has
+    most_samples: int = 10_000  # that a client with data of its own may say it has
 
     @property
     def clients(self) -> int:

@@ -215,7 +215,7 @@ def test_how_many_samples_a_client_with_own_data_has_is_fixed_by_its_first_answe
         message = Message({f"weights/{n}": w for n, w in weights.items()}, {"samples": samples, "loss": 1.0})
         return expected.misfit(ask("local_training"), message)
 
-    assert fits(51) == "samples is 51; 1 to 50 is expected"
+    assert fits(51) == "samples is 51; 1 to 50 (data.most_samples) is expected"
     assert fits(20) == ""
     assert fits(20) == ""
     assert fits(30) == "samples is 30; 20 to 20 is expected"

@@ -127,6 +127,15 @@ def test_a_refused_reply_is_an_event_and_if_all_are_refused_the_run_stops():
         fleet.check_round()
 
 
+def test_blamed_is_the_client_whose_reply_was_in_use_whoever_arrived_last():
+    fleet, _ = fleet_of(4, when=lambda request: 4.0 - request.client)
+    replies = fleet.ask(QUIZ.answer, {client: Question(0) for client in range(4)}, in_order=True)
+    assert next(replies).client == 0  # the last to arrive
+    assert next(replies).client == 1
+    fleet.undone(ValueError("no"))
+    assert [(event["what"], event["client"]) for event in fleet.events] == [("undone", None), ("suspended", 1)]
+
+
 def test_nobody_reachable_is_not_a_reason_to_stop():
     fleet, _ = fleet_of(2, lose)
     list(fleet.ask(QUIZ.answer, {0: Question(0), 1: Question(1)}))

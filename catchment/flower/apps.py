@@ -56,7 +56,10 @@ def answer(message: Message, context: Context) -> Message:
 def reply_to(message: Message, device: RealDevice) -> tuple[str, Message]:
     """What kind of message it is, and what the device says to it."""
     kind = message.metadata.message_type.partition(".")[2]
-    fields, raw = opened(message.content)
+    try:
+        fields, raw = opened(message.content)
+    except Exception:  # content of a server that may send anything
+        return kind, Message(content({"error": "the message cannot be read"}), reply_to=message)
     return kind, Message(content(*device.answer(kind, fields, raw)), reply_to=message)
 
 

@@ -126,9 +126,12 @@ class _Line:
         tree = found.message_object_trees[0]
         run = TaskIdentity.run_id = message_from_proto(found.messages_list[0]).metadata.run_id
         objects = self._fetch(run, tree)
-        message = inflate_object_from_contents(tree.object_id, objects)
+        try:
+            message = inflate_object_from_contents(tree.object_id, objects)
+        except Exception as error:  # bytes of a server that may send anything
+            raise _Away(f"it sends what cannot be read: {type(error).__name__}") from None
         if not isinstance(message, Message):
-            raise Refused("it sends what is not a message")
+            raise _Away("it sends what is not a message")
         message.metadata.__dict__["_message_id"] = tree.object_id
         confirm = ConfirmMessageReceivedRequest(node=self.node, run_id=run, message_object_id=tree.object_id)
         _steady(partial(self._http.ConfirmMessageReceived, confirm))
