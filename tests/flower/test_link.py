@@ -18,7 +18,7 @@ import httpx
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from federations import until
-from flwr.app import Message
+from flwr.app import Message, RecordDict
 from flwr.proto.fleet_pb2 import ActivateNodeRequest, PullMessagesRequest, PushMessagesRequest
 from flwr.proto.message_pb2 import ObjectTree, PullObjectRequest, PushObjectRequest
 from flwr.proto.node_pb2 import Node
@@ -361,6 +361,14 @@ def test_a_device_answers_messages_of_any_size(place, tmp_path, size):
     (bye,) = place.link.push_messages([Message(content({}), number, "query.bye", ttl=10.0)])
     reply(place, bye)
     assert device.ended.get(timeout=20) is None
+
+
+def test_a_device_outlives_a_message_that_cannot_be_read(place, tmp_path):
+    Device().serve(place.address, tmp_path, place.keys[0])
+    number = first_node(place)
+    (empty,) = place.link.push_messages([Message(RecordDict({}), number, "train.ask", ttl=60.0)])
+    assert opened(reply(place, empty).content) == ({"error": "the message cannot be read"}, b"")
+    assert opened(reply(place, place.ask(number, b"next")).content) == ({"client": 0}, b"next")
 
 
 def test_a_device_whose_key_is_revoked_is_refused_from_the_next_request_on(place, tmp_path):
