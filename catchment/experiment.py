@@ -161,7 +161,7 @@ class FlowerSettings:
     port: int = 0  # 0: one that is free
     keys: str | None = None  # folder made by `catchment keys`; without it nothing is encrypted
     wait: float = 300.0  # seconds to wait for clients: for all of them before the first round, later for who left
-    least: int = 1  # so many connected clients make a round
+    least: int = 1  # minimum number of connected clients for a round
     answer: float = 3600.0  # seconds that a device has to answer one request
 
     def __post_init__(self) -> None:

@@ -105,7 +105,7 @@ class RunFolder:
         return int(self._used.read_text()) if self._used.exists() else 0
 
     def afford(self, size: int, most: float) -> None:
-        """Refuse to let so many bytes leave if they are more than is left of a budget."""
+        """Refuse to let this many bytes leave if that would exceed the budget."""
         if (total := self.bytes_up + size) > most:
             raise Refusal(
                 f"{total:,} bytes would have left in this run; limits.bytes_up_per_run is {most:,.0f}",
@@ -197,7 +197,7 @@ class Disk:
         return RunFolder(self._state / federation / f"client-{self._client}")
 
     def make_room(self, size: int) -> None:
-        """See to it that so many bytes more are within the budget; old runs are deleted, the oldest first."""
+        """Make sure that this many more bytes fit the budget; old runs are deleted, the oldest first."""
         if math.isinf(self._limits.bytes_of_disk):
             return
         others = self._others()
