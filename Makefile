@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/installed
 DEMO := .venv/installed-for-demo
 
-.PHONY: setup demo test slow check format bench audit hashes clean
+.PHONY: setup demo test slow check lint coverage format pages bench audit hashes clean
 
 setup: $(STAMP)
 
@@ -24,11 +24,7 @@ $(DEMO): pyproject.toml constraints.txt | .venv/bin/python
 
 demo: $(DEMO)
 	@rm -rf runs/demo
-	@$(BIN)/catchment run experiments/demo/standalone.toml --out runs/demo/standalone
-	@$(BIN)/catchment run experiments/demo/fedgkt.toml --out runs/demo/fedgkt
-	@$(BIN)/catchment run experiments/demo/centralized.toml --out runs/demo/centralized
-	@echo
-	@$(BIN)/catchment report runs/demo/standalone runs/demo/fedgkt runs/demo/centralized --out runs/demo/report.html
+	@$(BIN)/catchment study experiments/demo.toml --out runs/demo
 
 test: setup
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"
@@ -36,14 +32,29 @@ test: setup
 slow: setup
 	$(BIN)/python -m pytest -m slow
 
-check: setup
+check: lint
+	@if [ -f .coverage ]; then $(BIN)/coverage report; \
+	  else echo "coverage: not measured yet; make coverage measures it"; fi
+
+lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+# The lines that the quick suite reaches, in all its processes; twice the time of make test.
+coverage: setup
+	rm -f .coverage .coverage.*
+	$(BIN)/coverage run -m pytest -n auto --dist worksteal -m "not slow"
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
+
 format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+# Tables and pictures of the docs, from committed results.
+pages: setup
+	$(BIN)/python benchmarks/pages.py
 
 bench: setup
 	$(BIN)/python benchmarks/engine.py
@@ -60,4 +71,4 @@ hashes: setup
 	$(BIN)/python .ci/hashes.py $(EXTRA)
 
 clean:
-	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*

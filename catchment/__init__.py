@@ -1,52 +1,77 @@
-"""Catchment: federated learning of large models from weak devices."""
+"""Catchment: federated learning of large models from weak devices.
 
-__version__ = "0.1.0"
+Importing it changes nothing in the process and loads nothing else: a name is imported when it is first used.
+"""
 
-from catchment.process import set_up
+from __future__ import annotations
 
-set_up()  # before PyTorch is imported
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from catchment.aggregators import Aggregator
-from catchment.attacks import Attack
-from catchment.client import Client
-from catchment.data import Batch, Dataset, Normalisation, Samples
-from catchment.errors import CatchmentError, RunError, UserError
-from catchment.experiment import Experiment
-from catchment.finished import Run
-from catchment.fleet import Fleet, Reply
-from catchment.message import Message, Payload
-from catchment.method import Method, Metrics, on_client
-from catchment.models import SplitModel
-from catchment.run import resume, run
-from catchment.server import Server
-from catchment.training import Weights, fit
-from catchment.transports.devices import Device
+from catchment.version import __version__ as __version__
 
-__all__ = [
-    "Aggregator",
-    "Attack",
-    "Batch",
-    "CatchmentError",
-    "Client",
-    "Dataset",
-    "Device",
-    "Experiment",
-    "Fleet",
-    "Message",
-    "Method",
-    "Metrics",
-    "Normalisation",
-    "Payload",
-    "Reply",
-    "Run",
-    "RunError",
-    "Samples",
-    "Server",
-    "SplitModel",
-    "UserError",
-    "Weights",
-    "fit",
-    "on_client",
-    "resume",
-    "run",
-]
+if TYPE_CHECKING:
+    from catchment.codecs import Stage as Stage
+    from catchment.config.experiment import Experiment as Experiment
+    from catchment.core.client import Client as Client
+    from catchment.core.fleet import Fleet as Fleet
+    from catchment.core.method import Method as Method, Metrics as Metrics, on_client as on_client
+    from catchment.core.replies import Reply as Reply
+    from catchment.core.server import Server as Server
+    from catchment.data import Batch as Batch, Dataset as Dataset, Normalisation as Normalisation, Samples as Samples
+    from catchment.engines.profiles import DeviceProfile as DeviceProfile
+    from catchment.errors import CatchmentError as CatchmentError, RunError as RunError, UserError as UserError
+    from catchment.exchange.message import Message as Message
+    from catchment.exchange.payload import Payload as Payload
+    from catchment.launch import resume as resume, run as run
+    from catchment.learning.training import Weights as Weights, fit as fit
+    from catchment.models import SplitModel as SplitModel
+    from catchment.robust import Attack as Attack
+    from catchment.robust.aggregators import Aggregator as Aggregator
+    from catchment.runs.finished import Run as Run
+    from catchment.studies.study import Study as Study
+
+_MODULES = {
+    "Aggregator": "catchment.robust.aggregators",
+    "Attack": "catchment.robust",
+    "Batch": "catchment.data",
+    "CatchmentError": "catchment.errors",
+    "Client": "catchment.core.client",
+    "Dataset": "catchment.data",
+    "DeviceProfile": "catchment.engines.profiles",
+    "Experiment": "catchment.config.experiment",
+    "Fleet": "catchment.core.fleet",
+    "Message": "catchment.exchange.message",
+    "Method": "catchment.core.method",
+    "Metrics": "catchment.core.method",
+    "Normalisation": "catchment.data",
+    "Payload": "catchment.exchange.payload",
+    "Reply": "catchment.core.replies",
+    "Run": "catchment.runs.finished",
+    "RunError": "catchment.errors",
+    "Samples": "catchment.data",
+    "Server": "catchment.core.server",
+    "SplitModel": "catchment.models",
+    "Stage": "catchment.codecs",
+    "Study": "catchment.studies.study",
+    "UserError": "catchment.errors",
+    "Weights": "catchment.learning.training",
+    "fit": "catchment.learning.training",
+    "on_client": "catchment.core.method",
+    "resume": "catchment.launch",
+    "run": "catchment.launch",
+}  # where each public name is
+
+__all__ = list(_MODULES)
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_MODULES[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULES})

@@ -1,4 +1,4 @@
-"""What a process that trains needs from its C libraries, asked for before PyTorch is imported.
+"""What a process that trains asks of its C libraries.
 
 Everything here is about speed, none of it about results, and what the user has set in the environment stays.
 """
@@ -12,7 +12,11 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # values of M_TRIM_TH
 
 
 def set_up() -> None:
-    """Threads that sleep while they wait, and memory that stays for the next batch."""
+    """Threads that sleep while they wait, and memory that stays for the next batch.
+
+    OpenMP reads its variable when PyTorch is imported: the command calls this before. In a process that has imported
+    PyTorch already, the variable counts for the processes that it starts, and the memory for itself.
+    """
     # Spinning OpenMP threads take the cores from workers and from other processes, and small models pay most for it.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if not any(name.startswith(("MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD")) for name in os.environ):

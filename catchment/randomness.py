@@ -43,7 +43,7 @@ def chance(seed: int, *path: str | int) -> float:
 def per_sample(seed: int, ids: Tensor, draws: int) -> Tensor:
     """Uniform numbers in [0, 1), `[N, draws]`, that depend on (seed, sample id) only, never on the batch.
 
-    A SplitMix64 finaliser on `seed + id`: one vectorised pass, where one generator a sample would be a loop.
+    A SplitMix64 finaliser on `seed + id`: one vectorised pass, where one generator per sample would be a loop.
     """
     rows: npt.NDArray[np.uint64] = ids.numpy().astype(np.uint64)[:, None]
     counters: npt.NDArray[np.uint64] = np.add(rows * np.uint64(draws), np.arange(draws, dtype=np.uint64))

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from catchment.cli import main
-from catchment.experiment import Experiment
-from catchment.run import run
+from catchment.config.experiment import Experiment
+from catchment.launch import run
 
 TINY = """
 name = "tiny"

@@ -1,6 +1,24 @@
 """Codecs: how named tensors of a message are made smaller on the wire, by the rules of an experiment."""
 
-from catchment.codecs.rules import Chain, Direction, Rule, Stage, parse_rule
-from catchment.codecs.wire import CODECS, Memory, Wire
+from catchment.codecs.chain import Chain
+from catchment.codecs.header import CODECS
+from catchment.codecs.rules import Direction, Rule, parse_rule
+from catchment.codecs.stage import CannotCarry, Context, Form, Layout, Parts, Stage, put
+from catchment.codecs.wire import Memory, Wire
 
-__all__ = ["CODECS", "Chain", "Direction", "Memory", "Rule", "Stage", "Wire", "parse_rule"]
+__all__ = [
+    "CODECS",
+    "CannotCarry",
+    "Chain",
+    "Context",
+    "Direction",
+    "Form",
+    "Layout",
+    "Memory",
+    "Parts",
+    "Rule",
+    "Stage",
+    "Wire",
+    "parse_rule",
+    "put",
+]

@@ -1,92 +1,37 @@
 """Rules of the wire: which tensors, in which direction, go through which chain of stages.
 
-A rule reads `[up:|down:]PATTERN=CHAIN`, for example `up:weights/*=update+feedback+topk(0.01)`. Stages have one order,
-because each works on what the one before it left: differences of numbers, then fewer of them, then coarser ones, then
-bytes.
+A rule reads `[up:|down:]PATTERN=CHAIN`, for example `up:weights/*=update+feedback+topk(0.01)`. A stage is one of
+`STAGES` or, as "module:Class", one of the user's own.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
-from typing import Literal, NamedTuple
+from typing import Any, Literal, get_type_hints
 
+from catchment.codecs.chain import Chain
+from catchment.codecs.differences import Delta, Feedback, Update
+from catchment.codecs.lossless import Golomb, Sparse, Zstd
+from catchment.codecs.precision import BFloat16, Float16, Int4, Int8, Sign
+from catchment.codecs.selection import TopK
+from catchment.codecs.stage import PLACES, Stage
 from catchment.errors import ExperimentError
-from catchment.names import did_you_mean
+from catchment.names import did_you_mean, resolve
 
 Direction = Literal["up", "down"]
 
-STAGES = {
-    "delta": 0, "update": 0, "feedback": 1, "momentum": 1, "topk": 2, "smartidx": 2, "fp16": 3, "bf16": 3, "int8": 3,
-    "int4": 3, "sign": 3, "sparse": 4, "golomb": 4, "zstd": 5,
-}  # fmt: skip  # each with its place in a chain; two of one place exclude each other
-PICKING = ("topk", "smartidx")  # numbers that travel, by their positions
-LOSSY = (*PICKING, "fp16", "bf16", "int8", "int4", "sign")
-LOSSLESS = ("sparse", "golomb", "zstd")  # not for floating-point numbers alone
-ORDER = (
-    "a chain goes: delta or update; feedback or momentum; topk or smartidx; one of fp16, bf16, int8, int4, sign; "
-    "sparse or golomb; zstd"
+STAGES: dict[str, type[Stage]] = {
+    stage.name: stage
+    for stage in (Delta, Update, Feedback, TopK, Float16, BFloat16, Int8, Int4, Sign, Sparse, Golomb, Zstd)
+}
+"""The stages that a rule can name, and a message too."""
+
+ORDER = "a chain goes: " + "; ".join(
+    f"{place} ({', '.join(name for name, stage in STAGES.items() if stage.place == place)})" for place in PLACES
 )
-HIGHEST_LEVEL = 22  # of zstd
-
-
-class Stage(NamedTuple):
-    """One step of a chain, with its option if it has one."""
-
-    name: str
-    axis: int = 1  # of int8 and int4: what has a range of its own for each index
-    level: int = 3  # of zstd
-    share: float = 1.0  # of topk and smartidx: what is kept
-    warmup: int = 0  # of topk: messages of a sender before its share is that small
-    decay: float = 0.9  # of momentum
-
-    def __str__(self) -> str:
-        if self.name in PICKING:
-            return f"{self.name}({self.share}{f',{self.warmup}' if self.warmup else ''})"
-        if self == Stage(self.name):
-            return self.name
-        option = {"zstd": self.level, "momentum": self.decay}.get(self.name, self.axis)
-        return f"{self.name}({option})"
-
-    def at(self, number: int) -> Stage:
-        """The stage for the message of this number from one sender, the first being 1: a warm-up ends here."""
-        if not self.warmup:
-            return self
-        return Stage(self.name, share=self.share ** min(number / (self.warmup + 1), 1.0))
-
-    def covers(self, other: Stage) -> bool:
-        """Whether the other one is this stage at some message."""
-        return other == self or (self.warmup > 0 and other == Stage(self.name, share=max(other.share, self.share)))
-
-
-@dataclass(frozen=True)
-class Chain:
-    """Stages in the order in which a tensor goes through them."""
-
-    stages: tuple[Stage, ...] = ()
-
-    def __str__(self) -> str:
-        return "+".join(map(str, self.stages))
-
-    def __contains__(self, name: str) -> bool:
-        return any(stage.name == name for stage in self.stages)
-
-    def first(self, *names: str) -> Stage | None:
-        """The first stage of one of these names, if there is one."""
-        return next((stage for stage in self.stages if stage.name in names), None)
-
-    def without(self, *names: str) -> Chain:
-        """The chain that is left when the stages of these names are not applied."""
-        return Chain(tuple(stage for stage in self.stages if stage.name not in names))
-
-    def at(self, number: int) -> Chain:
-        """The chain for the message of this number from one sender, the first being 1."""
-        return Chain(tuple(stage.at(number) for stage in self.stages))
-
-    def within(self, other: Chain) -> bool:
-        """Whether every stage, with its option, is one of the other chain."""
-        return all(any(own.covers(stage) for own in other.stages) for stage in self.stages)
 
 
 @dataclass(frozen=True)
@@ -97,13 +42,26 @@ class Rule:
     chain: Chain
     direction: Direction | None = None  # None: both
 
+    def __str__(self) -> str:
+        return f"{f'{self.direction}:' if self.direction else ''}{self.pattern}={self.chain}"
+
     def fits(self, name: str, direction: Direction) -> bool:
         """Whether the rule is about this tensor of a message in this direction."""
         return self.direction in (None, direction) and fnmatchcase(name, self.pattern)
 
+    def check(self, where: str) -> None:
+        """Refuse a rule that cannot work; `where` begins the sentence."""
+        check_chain(self.chain, where)
+        if "request" in self.chain.shared and self.direction != "up":
+            [stage, *_] = [stage.name for stage in self.chain.stages if "request" in stage.shared]
+            raise ExperimentError(
+                f"{where} uses {stage}, which is a difference from the request being answered and so goes up only; "
+                f'write "up:{self.pattern}={self.chain}", or use delta'
+            )
+
 
 def parse_rule(text: str) -> Rule:
-    """The rule that a text like `up:weights/*=update+topk(0.01)` writes down."""
+    """The rule that a text like `up:weights/*=update+topk(0.01)` writes down; a stage of the user's is imported."""
     where = f'codec rule "{text}"'
     left, equals, right = text.rpartition("=")
     if not equals:
@@ -114,95 +72,96 @@ def parse_rule(text: str) -> Rule:
         raise ExperimentError(f'{where} has "{word}:" in front; {known} (in a pattern, "?" stands for a colon)')
     if not pattern:
         raise ExperimentError(f'{where} names no tensors; write "*" before the "=" for all of them')
-    chain = parse_chain(right, where)
+    found = {name: _resolved(name, where) for name in own_stages(text)}
     direction: Direction | None = "up" if word == "up" else "down" if word == "down" else None
-    if "update" in chain and direction != "up":
-        raise ExperimentError(
-            f"{where} uses update, which is a difference from the request being answered and so goes up only; "
-            f'write "up:{pattern}={chain}", or use delta'
-        )
-    return Rule(pattern, chain, direction)
+    rule = Rule(pattern, parse_chain(right, where, {**STAGES, **found}), direction)
+    rule.check(where)
+    return rule
 
 
-def parse_chain(text: str, where: str) -> Chain:
-    """The stages of a chain; `where` begins the sentence when something is wrong with it."""
-    chain = Chain(tuple(_stage(part.strip(), where) for part in text.split("+")))
+def own_stages(text: str) -> list[str]:
+    """The names in a rule that lead to code of the user's, such as "mine:Stage"."""
+    names = [part.partition("(")[0].strip() for part in text.rpartition("=")[2].split("+")]
+    return [name for name in names if ":" in name]
+
+
+def parse_chain(text: str, where: str, known: Mapping[str, type[Stage] | Chain]) -> Chain:
+    """The stages of a chain, each one of those that are known; nothing is imported."""
+    return Chain(*(_stage(part.strip(), where, known) for part in text.split("+")))
+
+
+def check_chain(chain: Chain, where: str) -> None:
+    """Refuse a chain whose stages do not go together."""
     for before, after in zip(chain.stages, chain.stages[1:]):
-        if STAGES[before.name] > STAGES[after.name]:
-            raise ExperimentError(f"{where} has {after.name} after {before.name}; {ORDER}")
-        if STAGES[before.name] == STAGES[after.name]:
+        if PLACES.index(before.place) > PLACES.index(after.place):
+            raise ExperimentError(f"{where} has {after.name} after {before.name}; {ORDER}{_places(before, after)}")
+        if before.place == after.place:
             both = f"{before.name} twice" if before.name == after.name else f"both {before.name} and {after.name}"
-            raise ExperimentError(f"{where} has {both}, of which a chain has one; {ORDER}")
-    if "delta" in chain and (memory := chain.first("feedback", "momentum")):
+            raise ExperimentError(f"{where} has {both}, of which a chain has one; {ORDER}{_places(before, after)}")
+    correction = [stage.name for stage in chain.stages if stage.place == "correction"]
+    if "previous" in chain.shared and correction:
         raise ExperimentError(
-            f"{where} has {memory.name} after delta, which would send twice what was left out: a difference from what "
-            f"the receiver has already holds it; leave {memory.name} away"
+            f"{where} has {correction[0]} after {chain.stages[0].name}, which would send twice what was left out: a "
+            f"difference from what the receiver has already holds it; leave {correction[0]} away"
         )
-    if "momentum" in chain and not chain.first(*PICKING):
-        raise ExperimentError(
-            f"{where} has momentum without topk or smartidx; momentum is for what waits until it is picked"
-        )
-    if (picking := chain.first(*PICKING)) and "sign" in chain:
-        raise ExperimentError(f"{where} has sign after {picking.name}, whose values would all be one; leave one away")
-    if "smartidx" in chain and (packing := chain.first(*LOSSLESS)):
-        raise ExperimentError(
-            f"{where} has {packing.name} after smartidx, which codes its positions itself; leave {packing.name} away"
-        )
-    if "golomb" in chain and "zstd" in chain:
-        raise ExperimentError(f"{where} has zstd after golomb, which leaves it nothing to squeeze; leave one away")
-    if "feedback" in chain and not chain.first(*LOSSY):
-        raise ExperimentError(f"{where} has feedback before nothing that loses anything; {ORDER}")
-    if not chain.first(*LOSSY, *LOSSLESS):
+    for stage in chain.stages:
+        if conflict := stage.conflict(chain.stages):
+            raise ExperimentError(f"{where} {conflict}")
+    smaller = [name for name, stage in STAGES.items() if stage.place not in ("difference", "correction")]
+    if all(stage.place in ("difference", "correction") for stage in chain.stages):
         raise ExperimentError(
             f"{where} ends with {chain.stages[-1].name}, which makes nothing smaller; put one of "
-            f"{', '.join((*LOSSY, *LOSSLESS))} after it"
+            f"{', '.join(smaller)} after it"
         )
-    return chain
 
 
-def _stage(text: str, where: str) -> Stage:
+def _places(*stages: Stage) -> str:
+    """Where stages that the order does not list have their place."""
+    return "".join(f"; {stage.name} is for {stage.place}" for stage in stages if stage.name not in STAGES)
+
+
+def _resolved(name: str, where: str) -> type[Stage] | Chain:
+    try:
+        found = resolve("stage", name, {})
+    except ExperimentError as error:
+        raise ExperimentError(f"{where}: {error}") from error
+    if isinstance(found, Chain) or (isinstance(found, type) and issubclass(found, Stage)):
+        return found
+    kind = found.__name__ if isinstance(found, type) else type(found).__name__
+    raise ExperimentError(f"{where}: {name} is a {kind}; a subclass of catchment.Stage, or a Chain, is expected")
+
+
+def _stage(text: str, where: str, known: Mapping[str, type[Stage] | Chain]) -> Stage | Chain:
     found = re.fullmatch(r"([^()]*)(?:\(([^()]*)\))?", text)
     if not found:
         raise ExperimentError(f'{where}: "{text}" is no stage; write a name, or a name with its option, as in zstd(9)')
-    name, option = found[1].strip(), found[2]
-    if name not in STAGES:
-        raise ExperimentError(f'{where}: unknown stage "{name}"; {did_you_mean(name, STAGES)}')
-    if name in PICKING:
-        first, comma, second = (option or "").partition(",")
-        share, warmup = _number(first), _whole(second) if comma else 0
-        if share is None or not 0 < share <= 1:
-            raise ExperimentError(f"{where}: {name} needs the share to keep, above 0 and at most 1, as in {name}(0.01)")
-        if warmup is None or (comma and name != "topk"):
-            raise ExperimentError(
-                f"{where}: {text} has more than the share to keep; topk alone also takes a number of messages to warm "
-                "up, as in topk(0.01,4)"
-            )
-        return Stage(name, share=share, warmup=warmup)
-    if option is None:
-        return Stage(name)
-    if name == "momentum":
-        decay = _number(option)
-        if decay is None or not 0 <= decay < 1:
-            raise ExperimentError(f"{where}: {text} needs a decay from 0 to below 1, as in momentum(0.9)")
-        return Stage(name, decay=decay)
-    number = _whole(option)
-    if name in ("int8", "int4"):
-        if number is None:
-            raise ExperimentError(f"{where}: {text} needs an axis that counts from 0, as in {name}(0)")
-        return Stage(name, axis=number)
-    if name == "zstd":
-        if number is None or not 1 <= number <= HIGHEST_LEVEL:
-            raise ExperimentError(f"{where}: {text} needs a level from 1 to {HIGHEST_LEVEL}, as in zstd(9)")
-        return Stage(name, level=number)
-    raise ExperimentError(f"{where}: {name} has no options; write {name} instead of {text}")
-
-
-def _number(text: str | None) -> float | None:
+    name, given = found[1].strip(), found[2]
+    if name not in known:
+        raise ExperimentError(f'{where}: unknown stage "{name}"; {did_you_mean(name, known)}')
+    kind = known[name]
+    options = fields(kind) if isinstance(kind, type) else ()
+    if given is not None and not options:
+        raise ExperimentError(f"{where}: {name} has no options; write {name} instead of {text}")
+    if isinstance(kind, Chain):
+        return kind
+    texts = [] if given is None else given.split(",")
     try:
-        return float(text or "")
-    except ValueError:
-        return None
+        if len(texts) > len(options):
+            raise ValueError(f"{len(texts)} options were given")
+        hints = get_type_hints(kind)
+        return kind(*(_option(text.strip(), hints[field.name]) for text, field in zip(texts, options)))
+    except Exception as error:  # whatever a user's class raises
+        names = ", ".join(field.name for field in options)
+        usage = kind.usage or f"cannot be used: {error}; its options are {names}"
+        raise ExperimentError(f"{where}: {text} {usage}") from error
 
 
-def _whole(text: str) -> int | None:
-    return int(text) if re.fullmatch("[0-9]{1,4}", text.strip()) else None
+def _option(text: str, kind: Any) -> Any:
+    """An option of a stage from its text."""
+    if kind is bool and text in ("true", "false"):
+        return text == "true"
+    if kind is int and not re.fullmatch("-?[0-9]{1,9}", text):
+        raise ValueError(f'"{text}" is no whole number')
+    if kind not in (int, float, str):
+        raise ValueError(f'"{text}" was given where {getattr(kind, "__name__", kind)} is expected')
+    return kind(text)

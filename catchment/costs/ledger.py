@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from catchment.message import TRAINING, Layout, Message
+from catchment.exchange.message import Layout, Message
+from catchment.exchange.request import TRAINING
 
 Direction = Literal["up", "down"]
 FRAMING = "(framing)"  # header, names, scalars and envelope of a message

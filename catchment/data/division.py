@@ -28,6 +28,7 @@ class Division:
     test: Samples  # the private part of the test set, or all of it
     public: Samples | None  # labels of another set's classes are -1
     public_test: Samples | None
+    validation: Samples | None = None  # cut from the training data before they are dealt; nobody trains on it
     own: bool = False  # clients have data of their own: on the server all parts are empty, on a device all but its own
 
     @property
@@ -47,28 +48,36 @@ class Division:
 
 
 def divide(
-    dataset: Dataset, clients: int, partition: Mapping[str, Any], public: float | Dataset | None, seed: int
+    dataset: Dataset,
+    clients: int,
+    partition: Mapping[str, Any],
+    public: float | Dataset | None,
+    seed: int,
+    validation: float = 0.0,
 ) -> Division:
     """Deal a data set to clients.
 
-    `partition` holds the `name` of a partition and its options. `public` is the share of the training samples
-    and of the test samples that everybody may see: clients are dealt the rest, and tested on the rest. Or it is
-    another data set, whose training samples everybody may see. With the partition "own" nobody is dealt anything.
+    `partition` holds the `name` of a partition and its options. `validation` is the share of the training samples that
+    nobody trains on. Of the rest, `public` is the share, and the share of the test samples, that everybody may see:
+    clients are dealt what then remains, and tested on what remains. Or it is another data set, whose training samples
+    everybody may see. With the partition "own" nobody is dealt anything.
     """
     train, test = dataset.train, dataset.test
-    public_train = public_test = None
+    public_train = public_test = held_out = None
+    if validation:
+        held_out, train = _split(train, validation, seed, "validation", "train")
     if isinstance(public, Dataset):
         public_train = _foreign(public, dataset)
     elif public is not None:
         if not 0 < public < 1:
             raise ExperimentError(f"data.public = {public!r} must be a share between 0 and 1")
-        public_train, train = _split(train, public, seed, "train")
-        public_test, test = _split(test, public, seed, "test")
+        public_train, train = _split(train, public, seed, "public", "train")
+        public_test, test = _split(test, public, seed, "public", "test")
     positions = deal(train.targets.numpy(), clients, partition, numpy_generator(seed, "partition"))
     rows = tuple(train.index[torch.from_numpy(own)] for own in positions)
     if partition["name"] == OWN:
         return Division(dataset, rows, test, dataset.public, None, own=True)
-    return Division(dataset, rows, test, public_train, public_test)
+    return Division(dataset, rows, test, public_train, public_test, held_out)
 
 
 def own_division(folder: Path, form: Form, client: int, clients: int) -> Division:
@@ -135,13 +144,13 @@ def _foreign(public: Dataset, private: Dataset) -> Samples:
     return Samples(public.train.images, unknown, public.train.index)
 
 
-def _split(samples: Samples, share: float, seed: int, part: str) -> tuple[Samples, Samples]:
-    """A random public share and the private rest, both in row order."""
+def _split(samples: Samples, share: float, seed: int, what: str, part: str) -> tuple[Samples, Samples]:
+    """A random share of some samples and the rest, both in row order."""
     count = round(len(samples) * share)
     if not 0 < count < len(samples):
         raise DataError(
-            f"data.public = {share} of {len(samples)} {part} samples leaves {count} public "
-            f"and {len(samples) - count} private; both need some"
+            f"data.{what} = {share} of {len(samples)} {part} samples is {count} and leaves {len(samples) - count}; "
+            "both need some"
         )
-    order = torch.from_numpy(numpy_generator(seed, "public", part).permutation(len(samples)))
+    order = torch.from_numpy(numpy_generator(seed, what, part).permutation(len(samples)))
     return samples.select(order[:count].sort().values), samples.select(order[count:].sort().values)

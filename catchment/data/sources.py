@@ -92,7 +92,7 @@ def load(
 
 
 def _limited(dataset: Dataset, train: int | None, test: int | None, seed: int) -> Dataset:
-    """At most so many samples of each part, as views."""
+    """At most `train` and `test` samples, as views."""
     parts = []
     for part, samples, limit in (("train", dataset.train, train), ("test", dataset.test, test)):
         rows = _drawn(part, len(samples), limit, seed)

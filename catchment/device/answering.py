@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 
-from catchment import __version__
-from catchment.client import Workbench, serve
+from catchment.config.experiment import Experiment
+from catchment.core import transport
+from catchment.core.serve import serve
+from catchment.core.versions import StoredVersions
+from catchment.core.worker import WorkerCache
+from catchment.core.world import World
 from catchment.data.division import own_division
 from catchment.device.consent import Proposal
-from catchment.device.disk import Disk, RunFolder, StoredVersions, Told, approve, approved
-from catchment.device.patience import Patience
+from catchment.device.disk import Announcement, Disk, RunFolder, approve, approved
+from catchment.device.policy import Policy, Refusal, digest
 from catchment.device.sent import SentLog
+from catchment.device.time_limit import TimeLimit
 from catchment.errors import CatchmentError, DataError, ModelError, RunError, UserError, WireError, printable
-from catchment.experiment import Experiment
-from catchment.message import Request, Response
-from catchment.policy import Policy, Refusal, digest
-from catchment.transports import base
-from catchment.world import World
+from catchment.exchange.request import Request, Response
+from catchment.files import FileLock
+from catchment.version import __version__
 
 Fields = dict[str, str | int]
 Kind = TypeVar("Kind", str, int)
@@ -58,13 +59,15 @@ class RealDevice:
         self._ask_person = ask
         self._tell = tell
         self._shown: set[str] = set()  # digests of runs that the person has seen and not approved
-        self._patience = Patience(policy.limits.seconds_per_request)
-        self._workbench = Workbench(self._patience.stop)
-        self._world: tuple[Told, World, Experiment] | None = None
+        self._time_limit = TimeLimit(policy.limits.seconds_per_request)
+        self._cache = WorkerCache(self._time_limit.stop)
+        self._world: tuple[Announcement, World, Experiment] | None = None
         self._versions: tuple[str, StoredVersions] | None = None  # of a federation
         try:
             self._disk = Disk(policy.state, policy.client, policy.limits)
-            self._lock = _locked(policy.state / f"client-{policy.client}.lock")
+            self._lock = FileLock(
+                policy.state / f"client-{policy.client}.lock", f"client {policy.client}; give each its own state"
+            )
         except OSError as error:
             raise UserError(
                 f"{policy.state} cannot be used for the state of client {policy.client}: {error.strerror}"
@@ -98,7 +101,7 @@ class RealDevice:
     def _hello(self, fields: Mapping[str, Any]) -> Fields:
         """Who this is, once the run is signed, allowed, approved and tried; until then nothing."""
         version, federation = _field(fields, "version", str), _field(fields, "federation", str)
-        told = Told(_field(fields, "experiment", str), _field(fields, "form", str))
+        told = Announcement(_field(fields, "experiment", str), _field(fields, "form", str))
         if version != __version__:
             raise Refusal(
                 f"the server has Catchment {version}, client {self.client} has {__version__}",
@@ -114,12 +117,12 @@ class RealDevice:
                 "the device takes part in another run",
             )
         self._check_signature(federation, digest(*told), _field(fields, "signature", str))
-        proposal = self._patience.do(lambda: Proposal.read(told, self._policy))
+        proposal = self._time_limit.run(lambda: Proposal.read(told, self._policy))
         self._check_consent(proposal)
         if run.told not in (None, told):
             raise Refusal("the run of this name was another one", "the device takes part in another run")
         self._disk.make_room(sum(map(len, told)))
-        world = self._patience.do(lambda: self._build(told, proposal))
+        world = self._time_limit.run(lambda: self._build(told, proposal))
         self.samples = len(world.private(self.client))
         if self.samples < self._policy.limits.least_samples:
             raise Refusal(
@@ -137,7 +140,7 @@ class RealDevice:
 
     def _check_signature(self, federation: str, fingerprint: str, signature: str) -> None:
         if self._policy.federation is not None:
-            from catchment.flower.keys import check_signature
+            from catchment.keys.keys import check_signature
 
             try:
                 check_signature(self._policy.federation, federation, fingerprint, signature)
@@ -186,11 +189,11 @@ class RealDevice:
             self._log.said(federation, "the last answer again", {}, len(answer))
         else:
             answer = self._respond(federation, run, told, key, Request.from_bytes(whole))
-        run.afford(min(len(answer), base.PART), limits.bytes_up_per_run)
-        run.spend(min(len(answer), base.PART))
-        return {"client": self.client, "parts": base.parts(len(answer))}, answer[: base.PART]
+        run.afford(min(len(answer), transport.PART), limits.bytes_up_per_run)
+        run.spend(min(len(answer), transport.PART))
+        return {"client": self.client, "parts": transport.parts(len(answer))}, answer[: transport.PART]
 
-    def _respond(self, federation: str, run: RunFolder, told: Told, key: str, request: Request) -> bytes:
+    def _respond(self, federation: str, run: RunFolder, told: Announcement, key: str, request: Request) -> bytes:
         """Compute a response, and keep and note it before it leaves."""
         if request.client != self.client:
             raise WireError(f"a request for client {request.client} came to client {self.client}")
@@ -198,7 +201,7 @@ class RealDevice:
         run.forget_response()
         run.afford(1, limits.bytes_up_per_run)
         try:
-            response = self._patience.do(lambda: self._serve(federation, run, told, request))
+            response = self._time_limit.run(lambda: self._serve(federation, run, told, request))
         except BaseException:
             self._forget_work()
             raise
@@ -221,17 +224,17 @@ class RealDevice:
 
     def _forget_work(self) -> None:
         """Begin afresh after work that was left unfinished."""
-        self._workbench = Workbench(self._patience.stop)
+        self._cache = WorkerCache(self._time_limit.stop)
         self._versions = None
 
-    def _serve(self, federation: str, run: RunFolder, told: Told, request: Request) -> Response:
+    def _serve(self, federation: str, run: RunFolder, told: Announcement, request: Request) -> Response:
         world, experiment = self._seen(told)
         if request.round > experiment.rounds:
             raise Refusal(
                 f"round {request.round} was asked for; the run has {experiment.rounds}", "the run has fewer rounds"
             )
         versions = self._remembered(federation, run) if world.remembers else None
-        return serve(world, request, versions, self._workbench)
+        return serve(world, request, versions, self._cache)
 
     def _fetch(self, fields: Mapping[str, Any]) -> tuple[Fields, bytes]:
         """A later part of the last response."""
@@ -240,16 +243,16 @@ class RealDevice:
         answer = run.response(key)
         if answer is None:
             raise WireError("there is no response to this request to fetch a part of")
-        if not 0 <= part < base.parts(len(answer)):
-            raise WireError(f"part {part} of a response of {base.parts(len(answer))} parts")
-        raw = answer[part * base.PART : (part + 1) * base.PART]
+        if not 0 <= part < transport.parts(len(answer)):
+            raise WireError(f"part {part} of a response of {transport.parts(len(answer))} parts")
+        raw = answer[part * transport.PART : (part + 1) * transport.PART]
         run.afford(len(raw), self._policy.limits.bytes_up_per_run)
         run.spend(len(raw))
         return {"client": self.client}, raw
 
     # ---- what is kept between messages ----
 
-    def _accepted(self, federation: str) -> tuple[RunFolder, Told]:
+    def _accepted(self, federation: str) -> tuple[RunFolder, Announcement]:
         run = self._disk.run(federation)
         told = run.told
         if told is None or self._disk.current != federation:
@@ -263,13 +266,13 @@ class RealDevice:
             self._versions = (federation, run.versions())
         return self._versions[1]
 
-    def _seen(self, told: Told) -> tuple[World, Experiment]:
+    def _seen(self, told: Announcement) -> tuple[World, Experiment]:
         if self._world is None or self._world[0] != told:
             self._build(told, Proposal.read(told, self._policy))
         assert self._world is not None
         return self._world[1:]
 
-    def _build(self, told: Told, proposal: Proposal) -> World:
+    def _build(self, told: Announcement, proposal: Proposal) -> World:
         """The world of an experiment as this device has it; made once."""
         if self._world is None or self._world[0] != told:
             experiment, form = proposal.experiment, proposal.form
@@ -286,7 +289,7 @@ class RealDevice:
                 )
             self._world = None  # so that two are not in memory at a time
             self._world = (told, experiment.build_world(division), experiment)
-            self._workbench = Workbench(self._patience.stop)
+            self._cache = WorkerCache(self._time_limit.stop)
             torch.set_num_threads(experiment.threads)
         return self._world[1]
 
@@ -316,19 +319,3 @@ def _key(fields: Mapping[str, Any]) -> str:
     if not re.fullmatch(rf"[\w.-]{{1,{LONGEST_KEY}}}", key):
         raise WireError("the key of a request has strange characters, or too many")
     return key
-
-
-def _locked(path: Path) -> int:
-    """A lock that goes with this process, so that no second one works on the same client's state."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    if os.name == "posix":
-        import fcntl
-
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            raise UserError(
-                f"{path.parent} is in use: another process is {path.stem.replace('-', ' ')}; give each its own state"
-            ) from None
-    return descriptor

@@ -11,26 +11,34 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import tomli_w
 import torch
 
 from catchment import data
+from catchment.codecs.rules import own_stages
+from catchment.config.experiment import Experiment
+from catchment.core.declarations import Leaving, leaving
 from catchment.data.partition import TABLES
 from catchment.data.samples import Form
-from catchment.device.disk import Told
+from catchment.device.disk import Announcement
+from catchment.device.policy import Policy, Refusal, digest
 from catchment.device.sizes import Sizes, model_sizes
 from catchment.errors import CatchmentError, UserError, printable
-from catchment.expectations import Leaving, leaving
-from catchment.experiment import Experiment
-from catchment.policy import Policy, Refusal, digest
 from catchment.report import human_bytes
 
 USED = (
-    "seed", "rounds", "threads", "device", "method", "data", "models", "optimizer", "wire", "aggregation", "attack",
-    "inspection",
+    "seed", "rounds", "threads", "device", "precision", "method", "data", "models", "optimizer", "wire", "aggregation",
+    "attack", "inspection", "evaluation",
 )  # fmt: skip  # of an experiment, on a device
-FREE_TEXT = ("device", "wire.codecs", "data.classes")  # may have a colon that names no module
+FREE_TEXT = ("device", "data.classes")  # may have a colon that names no module
 MOST_CLIENTS = 1_000_000
 NOT_HERE = "the experiment cannot be used on this device"
+
+
+def announced(experiment: Experiment) -> str:
+    """What a server tells devices of an experiment: what they use of it, and none of the server's own folders."""
+    table = {key: value for key, value in experiment.to_dict().items() if key in USED}
+    return tomli_w.dumps(_without_files(table))
 
 
 @dataclass(frozen=True)
@@ -44,7 +52,7 @@ class Proposal:
     sent: tuple[Leaving, ...]
 
     @staticmethod
-    def read(told: Told, policy: Policy) -> Proposal:
+    def read(told: Announcement, policy: Policy) -> Proposal:
         """Refuse what the policy forbids; what is left can be shown to a person."""
         experiment = _reduced(told.experiment, policy)
         form = _form(told.form)
@@ -126,13 +134,12 @@ def _reduced(text: str, policy: Policy) -> Experiment:
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise Refusal(f"the experiment is not valid TOML: {error}", NOT_HERE) from None
     if not policy.allow.trusted:
-        table = {key: value for key, value in table.items() if key in USED}
+        table = _without_files({key: value for key, value in table.items() if key in USED})
         table["data"] = _own_folders(table.get("data", {}))
-        if isinstance(table.get("method"), dict) and isinstance(table["method"].get("checkpoint"), str):
-            table["method"]["checkpoint"] = "on the server"  # which alone reads it
         for place, name in _texts(table):
-            if ":" in name and place not in FREE_TEXT:
-                _check_module(place, name, policy.modules)
+            for module in own_stages(name) if place == "wire.codecs" else [name]:
+                if ":" in module and place not in FREE_TEXT:
+                    _check_module(place, module, policy.modules)
     if policy.modules is not None:
         table["path"] = str(policy.modules)
     if policy.data is not None and isinstance(table.get("data"), dict):
@@ -143,17 +150,25 @@ def _reduced(text: str, policy: Policy) -> Experiment:
         raise Refusal(str(error), NOT_HERE) from None
 
 
+def _without_files(table: dict[str, Any]) -> dict[str, Any]:
+    """An experiment without the folders and files that only the server reads."""
+    kept = dict(table)
+    for name, keys in (("data", ("root", "download")), ("models", ("weights",))):
+        if isinstance(settings := kept.get(name), dict):
+            kept[name] = {key: value for key, value in settings.items() if key not in keys}
+    return kept
+
+
 def _own_folders(settings: Any) -> dict[str, Any]:
     """`[data]` without paths: a data set is one of those known by name, a table of a partition one that is shipped."""
     if not isinstance(settings, dict):
         raise Refusal(f"data is {printable(settings)}; a table is expected", NOT_HERE)
-    kept = {key: value for key, value in settings.items() if key not in ("root", "download")}
-    partition = kept.get("partition", {})
+    partition = settings.get("partition", {})
     if isinstance(partition, dict) and partition.get("name") == data.OWN:
-        return {key: value for key, value in kept.items() if key not in ("name", "test", "mean", "std", "classes")}
-    public = kept.get("public")
+        return {key: value for key, value in settings.items() if key not in ("name", "test", "mean", "std", "classes")}
+    public = settings.get("public")
     for key, name in (
-        ("name", kept.get("name")),
+        ("name", settings.get("name")),
         ("public.name", public.get("name") if isinstance(public, dict) else None),
     ):
         if name is not None and name not in data.SOURCES and ":" not in str(name):
@@ -163,7 +178,7 @@ def _own_folders(settings: Any) -> dict[str, Any]:
     file = partition.get("file") if isinstance(partition, dict) else None
     if file is not None and file not in [table.name.removesuffix(".csv") for table in TABLES.iterdir()]:
         raise Refusal(f'data.partition.file is "{printable(file)}", a file of the server\'s', "no path is followed")
-    return kept
+    return settings
 
 
 def _texts(value: Any, place: str = "") -> Iterator[tuple[str, str]]:

@@ -13,61 +13,21 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from catchment.checkpoint import write_atomically
-from catchment.client import ClientState, Versions, state_from_message, state_to_message
+from catchment.core import transport
+from catchment.core.versions import StoredVersions
+from catchment.device.policy import Limits, Refusal
 from catchment.errors import UserError, WireError
-from catchment.message import Message, Request
-from catchment.policy import Limits, Refusal
-from catchment.transports import base
+from catchment.files import private_directories, write_atomically
 
 APPROVED = "approved"  # a file of digests
 SILENCE = 86_400.0  # seconds; a farewell may be lost
 
 
-class Told(NamedTuple):
+class Announcement(NamedTuple):
     """What the server said of a run when it greeted the device."""
 
     experiment: str
     form: str
-
-
-class StoredVersions(Versions):
-    """A client's versions of its state, each in a file; a version that is kept is on the disk before it is used."""
-
-    def __init__(self, directory: Path) -> None:
-        super().__init__()
-        self._directory = directory
-        _make(directory)
-        for path in directory.glob("*.safetensors"):
-            if match := re.fullmatch("([0-9]{10})-([0-9]{6})", path.stem):
-                state = state_from_message(Message.from_bytes(path.read_bytes())[0])
-                self._kept[int(match[1])] = (int(match[2]), state)
-
-    @property
-    def count(self) -> int:
-        """How many there are."""
-        return len(self._kept)
-
-    def before(self, request: Request) -> ClientState:
-        """The state that a request starts from."""
-        state = super().before(request)
-        self._clean()
-        return state
-
-    def keep(self, request: Request, state: ClientState) -> None:
-        """Keep the state after a request."""
-        super().keep(request, state)
-        write_atomically(self._path(request.sequence, request.life), state_to_message(state).buffers())
-        self._clean()
-
-    def _path(self, sequence: int, life: int) -> Path:
-        return self._directory / f"{sequence:010d}-{life:06d}.safetensors"
-
-    def _clean(self) -> None:
-        kept = {self._path(sequence, life) for sequence, (life, _) in self._kept.items()}
-        for path in self._directory.glob("*.safetensors"):
-            if path not in kept:
-                path.unlink()
 
 
 class RunFolder:
@@ -81,13 +41,13 @@ class RunFolder:
         self._outbox = folder / "outbox"
 
     @property
-    def told(self) -> Told | None:
+    def told(self) -> Announcement | None:
         """What was said of the run, if it was ever accepted."""
-        return Told(*json.loads(self._told.read_text(encoding="utf-8"))) if self._told.exists() else None
+        return Announcement(*json.loads(self._told.read_text(encoding="utf-8"))) if self._told.exists() else None
 
-    def accept(self, told: Told) -> None:
+    def accept(self, told: Announcement) -> None:
         """Keep what was said of the run."""
-        _make(self.folder)
+        private_directories(self.folder)
         write_atomically(self._told, json.dumps(told).encode())
 
     @property
@@ -120,7 +80,7 @@ class RunFolder:
         """A request once its last part is here; one that is too long, or whose parts are out of order, is deleted."""
         head = f"{key}\n".encode()
         there = self._inbox.stat().st_size - len(head) if part and self._inbox.exists() else 0
-        if count > base.parts(int(min(most, 2**62))) or there + len(raw) > most:
+        if count > transport.parts(int(min(most, 2**62))) or there + len(raw) > most:
             self._inbox.unlink(missing_ok=True)
             raise Refusal(
                 f"a request of {count:,} parts, {there + len(raw):,} bytes so far; limits.bytes_down_per_message is "
@@ -129,7 +89,7 @@ class RunFolder:
             )
         if count == 1:
             return raw
-        if part and (there != part * base.PART or _head(self._inbox, len(head)) != head):
+        if part and (there != part * transport.PART or _head(self._inbox, len(head)) != head):
             self._inbox.unlink(missing_ok=True)
             raise WireError(f"part {part} of a request came without those before it")
         with _opened(self._inbox, append=part > 0) as file:
@@ -164,7 +124,7 @@ class Disk:
         self._client = client
         self._limits = limits
         self._current = state / f"client-{client}.run"
-        _make(state)
+        private_directories(state)
         state.chmod(0o700)
 
     @property
@@ -178,7 +138,7 @@ class Disk:
         """Note that the current run is alive."""
         self._current.touch()
 
-    def begin(self, federation: str, told: Told) -> None:
+    def begin(self, federation: str, told: Announcement) -> None:
         """Take part in a run; the oldest of the others are deleted if there are too many."""
         self.run(federation).accept(told)
         write_atomically(self._current, federation.encode())
@@ -233,15 +193,9 @@ def approve(state: Path, digest: str) -> None:
     """Keep a person's approval of a run."""
     if not re.fullmatch("[0-9a-f]{64}", digest):
         raise UserError(f'"{digest}" is not the digest of a run; 64 digits 0-9 and a-f are expected')
-    _make(state)
+    private_directories(state)
     with _opened(state / APPROVED, append=True) as file:
         file.write(f"{digest}\n".encode())
-
-
-def _make(folder: Path) -> None:
-    """A folder for its owner alone, and those above it that are missing."""
-    for missing in reversed([f for f in (folder, *folder.parents) if not f.exists()]):
-        missing.mkdir(mode=0o700, exist_ok=True)
 
 
 def _opened(path: Path, *, append: bool = False) -> BinaryIO:

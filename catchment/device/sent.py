@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from catchment.errors import printable
-from catchment.message import Message, Request
+from catchment.exchange.message import Message
+from catchment.exchange.request import Request
 
 LARGEST = 10_000_000  # bytes of one file; then it becomes sent.1.jsonl, and what was that sent.2.jsonl
 FILES = 20  # that are kept besides

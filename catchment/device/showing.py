@@ -6,8 +6,8 @@ import math
 from collections import Counter
 
 from catchment.device.disk import approved
+from catchment.device.policy import KINDS, Policy
 from catchment.device.sent import NAME, read_log
-from catchment.policy import KINDS, Policy
 from catchment.report import human_bytes
 
 REFUSALS = 5  # that are shown, the last ones

@@ -11,10 +11,10 @@ from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from catchment import models
+from catchment.config.experiment import Experiment
 from catchment.data.samples import Form
+from catchment.device.policy import Refusal
 from catchment.errors import CatchmentError
-from catchment.experiment import Experiment
-from catchment.policy import Refusal
 
 MOST_TENSORS = 2_000  # parameters of one model by name: more take long to make, however small they are
 

@@ -14,10 +14,11 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from catchment.device import RealDevice
+from catchment.device.policy import Policy
 from catchment.errors import UserError
+from catchment.flower.messages import reply_to
 from catchment.flower.serving import serve_run, start_run
-from catchment.policy import Policy
-from catchment.transports.flower import content, opened
+from catchment.runs.directory import load_experiment
 
 
 def server_app(experiment: Path | None = None) -> ServerApp:
@@ -36,7 +37,7 @@ def server_app(experiment: Path | None = None) -> ServerApp:
             if experiment is None:
                 raise UserError(f"{directory} holds no run to go on with (it has no experiment.toml)")
             start_run(experiment, directory)
-        serve_run(grid, directory)
+        serve_run(grid, load_experiment(directory), directory)
 
     return app
 
@@ -50,17 +51,7 @@ def answer(message: Message, context: Context) -> Message:
     file = context.node_config.get("policy")
     if not file:
         raise UserError('the node configuration has no "policy"; say where the device.toml of this device is')
-    return reply_to(message, RealDevice(Policy.load(Path(str(file)))))[1]
-
-
-def reply_to(message: Message, device: RealDevice) -> tuple[str, Message]:
-    """What kind of message it is, and what the device says to it."""
-    kind = message.metadata.message_type.partition(".")[2]
-    try:
-        fields, raw = opened(message.content)
-    except Exception:  # content of a server that may send anything
-        return kind, Message(content({"error": "the message cannot be read"}), reply_to=message)
-    return kind, Message(content(*device.answer(kind, fields, raw)), reply_to=message)
+    return reply_to(message, RealDevice(Policy.load(Path(str(file)))).answer)[1]
 
 
 for name in ("hello", "bye"):

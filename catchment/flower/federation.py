@@ -7,6 +7,7 @@ checkpoint, and all end with the run. Nothing is written outside the run's direc
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import dataclasses
 import json
 import os
@@ -19,33 +20,33 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from catchment import errors
+from catchment.config.experiment import Experiment
+from catchment.device.policy import Policy
+from catchment.engines.faults import Faults
 from catchment.errors import RunError, UserError
-from catchment.experiment import Experiment
-from catchment.flower.keys import make_device_key, make_federation_key
-from catchment.flower.serving import Papers, admitted, end_with_parent
-from catchment.policy import Policy
-from catchment.transports.devices import Faults
+from catchment.flower.control import ControlFiles
+from catchment.keys.admission import admitted_keys
+from catchment.keys.keys import make_device_key, make_federation_key
 
 Record = dict[str, Any]
-LIVES = 3  # so often may the server routine die without finishing a round in between
+LIVES = 3  # how often the server routine may die without finishing a round in between
 GOODBYE = 10.0  # seconds for the server routine to end after its result
 SERVER = "server"
+_SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG in prctl.h
 
 
-def federate(directory: Path, observe: Callable[[Record], None]) -> Record:
+def federate(experiment: Experiment, directory: Path, observe: Callable[[Record], None]) -> Record:
     """Do what is left of the run in a directory, with all the processes that it needs; returns its result."""
     directory = directory.resolve()
-    experiment = Experiment.load(directory / "experiment.toml")
     if experiment.devices.profile != "ideal" or experiment.faults != Faults():
         raise UserError(
             "devices.profile and faults are simulated by the in-process engine; over Flower devices are as fast and as "
             "faulty as they are: leave both out, or set engine = inprocess"
         )
     with contextlib.ExitStack() as stack:
-        papers = Papers(directory)
-        stack.enter_context(papers.alone())
-        federation = _Federation(experiment, papers)
+        control = ControlFiles(directory)
+        stack.enter_context(control.lock())
+        federation = _Federation(experiment, control)
         stack.callback(federation.stop)
         stack.enter_context(_ended_by_signals())
         federation.start()
@@ -66,12 +67,12 @@ def environment(folder: Path) -> dict[str, str]:
 class _Federation:
     """The server routine and the local clients of one run."""
 
-    def __init__(self, experiment: Experiment, papers: Papers) -> None:
+    def __init__(self, experiment: Experiment, control: ControlFiles) -> None:
         self.experiment = experiment
         self.settings = experiment.flower
-        self.papers = papers
-        self.folder = papers.folder
-        self.keys = papers.keys(experiment)
+        self.control = control
+        self.folder = control.folder
+        self.keys = control.keys(experiment)
         self.processes: dict[str, tuple[Sequence[str], subprocess.Popen[bytes]]] = {}
         self.listener = listen(self.settings.host, self.settings.port)
         self.seen = 0  # rounds
@@ -83,10 +84,9 @@ class _Federation:
         if self.settings.keys is None and self.keys is not None:
             self._make_keys(self.keys)
         self._check_keys()
-        for stale in (self.papers.error, self.papers.digest):
-            stale.unlink(missing_ok=True)
+        self.control.clear()
         module = [sys.executable, "-m", "catchment.flower.serving"]
-        self._spawn(SERVER, [*module, str(self.papers.directory), str(self.listener.fileno())])
+        self._spawn(SERVER, [*module, str(self.control.directory), str(self.listener.fileno())])
 
     def _make_keys(self, folder: Path) -> None:
         """Keys for this run alone, so that nobody else on this machine can join."""
@@ -104,7 +104,7 @@ class _Federation:
         for name in needed:
             if not (self.keys / name).is_file():
                 raise UserError(f"{self.keys} has no {name}; make it with: catchment keys {self.keys}")
-        if not admitted(self.keys, self.experiment.data.clients):
+        if not admitted_keys(self.keys, self.experiment.data.clients):
             raise UserError(
                 f"{self.keys} has no key of a client; admit devices with: catchment keys {self.keys} --add FILE "
                 "--client-id K"
@@ -120,9 +120,9 @@ class _Federation:
                 state=self.folder / "clients",
                 key=self.keys and self.keys / f"client-{client}.key",
                 federation=self.keys and self.keys / "federation.pub",
-                experiment=self.papers.digest.read_text(),
-                data=None,
-                modules=None,
+                experiment=self.control.digest.read_text(),
+                data=None if self.experiment.data.own else _folder(self.experiment.data.root),
+                modules=_folder(self.experiment.path),
             )
             if self.settings.keys is not None:
                 certificate = Path(self.settings.keys) / "ca.crt"
@@ -135,7 +135,7 @@ class _Federation:
 
     def watch(self, observe: Callable[[Record], None]) -> Record:
         """Until the run is over: pass on its records, and start again what dies."""
-        result = self.papers.directory / "result.json"
+        result = self.control.directory / "result.json"
         lives = LIVES
         for _ in self._new_rounds():
             pass  # of earlier lives
@@ -147,23 +147,22 @@ class _Federation:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self.processes[SERVER][1].wait(GOODBYE)
                 return json.loads(result.read_text())  # type: ignore[no-any-return]
-            if self.papers.error.exists():
-                kind, text = json.loads(self.papers.error.read_text())
-                raise getattr(errors, kind, RunError)(text)
-            if self.settings.local and len(self.processes) == 1 and self.papers.digest.exists():
+            if (error := self.control.stopped()) is not None:
+                raise error
+            if self.settings.local and len(self.processes) == 1 and self.control.digest.exists():
                 self._start_clients()
             for name, (command, process) in list(self.processes.items()):
-                if (code := process.poll()) is not None and not result.exists() and not self.papers.error.exists():
+                if (code := process.poll()) is not None and not result.exists() and self.control.stopped() is None:
                     lives -= name == SERVER
                     if lives < 0:
                         raise RunError(f"the server routine died {LIVES + 1} times: {self._last_words(name)}")
                     what = "the server routine" if name == SERVER else name
-                    self.papers.note("restarted", None, f"{what} ended with code {code} and was started again")
+                    self.control.note("restarted", None, f"{what} ended with code {code} and was started again")
                     self._spawn(name, command)
             time.sleep(0.05)
 
     def _new_rounds(self) -> Iterator[Record]:
-        path = self.papers.directory / "rounds.jsonl"
+        path = self.control.directory / "rounds.jsonl"
         if path.exists():
             lines = path.read_bytes().split(b"\n")[:-1]
             for line in lines[self.seen :]:
@@ -194,7 +193,7 @@ class _Federation:
         return f"{' / '.join(line.strip() for line in lines[-4:])} (see {path})"
 
     def stop(self) -> None:
-        """End every process that this one started, kindly and then not."""
+        """End every process that this one started: asked first, killed after some seconds."""
         self.listener.close()
         started = [process for _, process in self.processes.values()]
         self.processes = {}
@@ -210,6 +209,12 @@ class _Federation:
             process.wait()
 
 
+def end_with_parent() -> None:
+    """On Linux, let the kernel end this process when its parent dies, however that happens."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
+
+
 def listen(host: str, port: int) -> socket.socket:
     """A socket that devices can connect to; it outlives the server routine, which may be started again."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -219,9 +224,14 @@ def listen(host: str, port: int) -> socket.socket:
         raise UserError(f"cannot listen on {host}, port {port}: {error.strerror}; choose another port") from None
 
 
+def _folder(path: str | None) -> Path | None:
+    """A folder of the experiment for clients of this machine, if it is there."""
+    return Path(path) if path is not None and Path(path).is_dir() else None
+
+
 @contextlib.contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """SIGTERM is as good as Ctrl-C, so that processes end with this one."""
+    """Treat SIGTERM like Ctrl-C, so that processes end with this one."""
 
     def interrupt(number: int, frame: Any) -> None:
         raise KeyboardInterrupt

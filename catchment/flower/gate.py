@@ -1,7 +1,7 @@
-"""The gate before the link: from outside there are eight paths, and nobody is listened to before saying who it is.
+"""The gate before Flower's handlers: from outside there are eight paths, and nobody is heard without a signature.
 
-It stands before anything of Flower's. A request must be a POST to a path that a device needs, signed with a key that
-may join, and not longer than it says and may be. Everything else is refused by a number, without a word.
+A request must be a POST to a path that a device needs, signed with a key that may join, and no longer than it says and
+may be. Everything else is refused by a status alone.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import base64
 import binascii
 from collections import Counter
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
-from catchment.flower.store import Bell, Store, speaking
+from catchment.flower.store import Store, ThreadSafeEvent
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -44,6 +45,8 @@ OLDEST = 300.0  # seconds; a signature of another time is not taken
 SLOWEST = 240.0  # seconds for a body to arrive
 PATIENCE = 10.0  # seconds that a node waits for a message before it asks again
 AT_ONCE = 8  # requests of one node
+
+speaking: ContextVar[int] = ContextVar("speaking")  # the node whose request is being answered
 
 
 class Gate:
@@ -91,11 +94,11 @@ class Gate:
         body = await _body(receive, length)
         if body is None:
             return await _refuse(scope, send, 400)
-        node = self._store.begin(key, Bell()) if scope["path"] == ACTIVATE else self._store.heard(key)
+        node = self._store.begin(key, ThreadSafeEvent()) if scope["path"] == ACTIVATE else self._store.heard(key)
         if node is None:  # the server was restarted, or has no room
             return await _refuse(scope, send, 503 if scope["path"] == ACTIVATE else 401)
         if scope["path"] == PULL and node.active and self._store.next(node.number) is None:
-            await node.bell.wait(PATIENCE)
+            await node.message.wait(PATIENCE)
         speaking.set(node.number)
         rest = iter([{"type": "http.request", "body": body, "more_body": False}])
 

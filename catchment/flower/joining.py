@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from catchment.device import RealDevice
+from catchment.device.policy import Policy
 from catchment.errors import RunError, UserError, needs
-from catchment.policy import Policy
 
 
 def join_federation(
@@ -29,8 +29,9 @@ def join_federation(
         from catchment.flower.federation import environment
 
         os.environ |= {k: v for k, v in environment(policy.state / "flower").items() if k.startswith("FLWR_")}
-        from catchment.flower.keys import check_device_key
-        from catchment.flower.node import Refused, serve_node
+        from catchment.flower.node import serve_node
+        from catchment.flower.supernode import Refused
+        from catchment.keys.keys import check_device_key
     if policy.key is not None:
         check_device_key(policy.key)
     _hold_to(policy.limits.bytes_of_memory)

@@ -1,13 +1,10 @@
-"""The link between a run and its devices: Flower's fleet API, served by a thread of the server routine's own process.
+"""The link between a run and its devices: the server that they connect to, in a thread of the server routine's process.
 
-This file and `node.py` are the two with private names of Flower's (1.41). Of its SuperLink there are only the handlers
-that devices need: no control, no runtime, no apps, no database; nobody can start anything here. Before them stands the
-gate, behind them the store.
+Before Flower's handlers (`superlink`) stands the gate, behind them the store.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 import ssl
@@ -15,28 +12,14 @@ import threading
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from types import SimpleNamespace
 
 import uvicorn
-from fastapi import FastAPI
-from flwr.app import Error, Message
-from flwr.app.message import remove_content_from_message
-from flwr.common.constant import SUPERLINK_NODE_ID, Status
-from flwr.supercore.error import http_error_translator
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree, no_object_id_recompute
-from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
-from flwr.supercore.protobuf.translation import ProtobufTranslationMiddleware
-from flwr.supercore.run import RunStatus
-from flwr.supercore.task_identity import TaskIdentity
-from flwr.superlink.routers.fleet.node_auth import NodeAuthMiddleware
-from flwr.superlink.routers.fleet.router import router
-from starlette.middleware import Middleware
-from starlette.middleware.base import BaseHTTPMiddleware
+from flwr.app import Message
 
 from catchment.errors import RunError
 from catchment.flower.gate import Gate
-from catchment.flower.store import Exchange, Store
-from catchment.transports.flower import FAILED
+from catchment.flower.store import Store
+from catchment.flower.superlink import be_server, fleet_api, put_together, taken_apart
 
 STARTING = 30.0  # seconds for the thread to listen
 CONNECTIONS = 2000  # at a time
@@ -64,12 +47,11 @@ class Link:
     def __init__(self, listener: socket.socket, clients: int, certificate: tuple[Path, Path] | None = None) -> None:
         """`certificate` is that of the server and its key; without it nothing is encrypted."""
         run = int.from_bytes(os.urandom(7))
-        TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, run, SUPERLINK_NODE_ID
-        self.store = Store(run, 16 + 4 * clients, RunStatus(Status.RUNNING, "", ""))
-        logging.getLogger("flwr").setLevel(logging.CRITICAL)  # what strangers send is not worth a line each
+        be_server(run)
+        self.store = Store(run, 16 + 4 * clients)
         self._server = _Server(
             uvicorn.Config(
-                Gate(_app(self.store), self.store),
+                Gate(fleet_api(self.store), self.store),
                 lifespan="off",
                 ws="none",
                 interface="asgi3",
@@ -100,11 +82,11 @@ class Link:
 
     def __exit__(self, *_: object) -> None:
         self._server.should_exit = True
-        self.store.ring()
+        self.store.wake()
         self._thread.join(5)
 
     def wait(self, seconds: float) -> None:
-        """Until something arrived, or for so long."""
+        """Wait until something has arrived, for at most that many seconds."""
         self.store.arrived.wait(seconds)
         self.store.arrived.clear()
 
@@ -119,50 +101,10 @@ class Link:
         return [self._push(message) for message in messages]
 
     def _push(self, message: Message) -> str:
-        with no_object_id_recompute():
-            identity = message.object_id
-            message.metadata.__dict__["_message_id"] = identity
-            exchange = Exchange(
-                message.metadata.dst_node_id,
-                remove_content_from_message(message),
-                get_object_tree(message),
-                {name: thing.deflate() for name, thing in get_all_nested_objects(message).items()},
-                time.monotonic() + message.metadata.ttl,
-            )
+        identity, exchange = taken_apart(message)
         return identity if self.store.send(identity, exchange) else ""
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """Replies that are here, and errors in place of those that will never be."""
-        return [_reply(exchange) for identity in message_ids if (exchange := self.store.take(identity)) is not None]
-
-
-def _app(store: Store) -> FastAPI:
-    """Flower's fleet API over a store, with no page and no path beside it."""
-    app = FastAPI(
-        openapi_url=None,
-        docs_url=None,
-        redoc_url=None,
-        middleware=[
-            Middleware(BaseHTTPMiddleware, dispatch=http_error_translator),
-            Middleware(ProtobufTranslationMiddleware),
-            Middleware(NodeAuthMiddleware),
-        ],
-    )
-    app.state.linkstate_factory = SimpleNamespace(state=lambda: store)
-    app.state.enable_supernode_auth = True
-    app.include_router(router)
-    return app
-
-
-def _reply(exchange: Exchange) -> Message:
-    """What came back, or why nothing did."""
-    if exchange.lost:
-        return Message(Error(exchange.code, exchange.lost), reply_to=exchange.message)
-    try:
-        reply = inflate_object_from_contents(exchange.reply.metadata.message_id, exchange.received)
-        if isinstance(reply, Message) and reply.has_content():
-            return reply
-        why = "the device sent an error"
-    except Exception as error:  # a node may have sent anything
-        why = f"the reply cannot be read ({type(error).__name__})"
-    return Message(Error(FAILED, why), reply_to=exchange.message)
+        exchanges = (self.store.take(identity) for identity in message_ids)
+        return [put_together(exchange) for exchange in exchanges if exchange is not None]

@@ -1,71 +1,22 @@
-"""A device's side of the link: one process that keeps PyTorch and the model, and asks the server for messages.
+"""A device's process: it keeps PyTorch and the model, and asks the server for messages.
 
 It stays through anything: a server that is away, was restarted or cannot be reached is tried again, with growing
-pauses. Only a server that does not want this device, or that cannot be trusted, ends it. This file and `link.py` are
-the two with private names of Flower's (1.41).
+pauses. Only a server that does not want this device, or that cannot be trusted, ends it.
 """
 
 from __future__ import annotations
 
-import contextlib
-import ssl
-import threading
 import time
-from base64 import b64encode
-from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
 
-import httpx
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_private_key
-from flwr.app import Message
-from flwr.app.message import remove_content_from_message
-from flwr.common.serde import message_from_proto, message_to_proto
-from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest, PullMessagesRequest, PushMessagesRequest
-from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
-from flwr.proto.message_pb2 import (
-    ConfirmMessageReceivedRequest,
-    ObjectTree,
-    PullObjectRequest,
-    PushObjectRequest,
-)
-from flwr.proto.node_pb2 import Node
-from flwr.supercore.inflatable.inflatable_object import (
-    get_all_nested_objects,
-    get_object_tree,
-    iterate_object_tree,
-    no_object_id_recompute,
-)
-from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents, pull_objects, push_objects
-from flwr.supercore.task_identity import TaskIdentity
-from flwr.supernode.fleet_http_client import FleetHttpClient
 
 from catchment.device import RealDevice
-from catchment.errors import UserError
-from catchment.flower.apps import reply_to
+from catchment.flower.messages import reply_to
+from catchment.flower.supernode import LONGEST_PAUSE, Away, Connection, FleetClient
+from catchment.keys.keys import read_private
 from catchment.process import return_freed_memory
-from catchment.transports.base import PART
-
-T = TypeVar("T")
-
-BEAT = 10  # seconds between two signs of life; Flower takes no less
-STEADY = 25.0  # seconds for which one call is tried again before the connection counts as lost
-LONGEST_PAUSE = 10.0  # seconds
-LARGEST = PART + PART // 20  # bytes of one message, with what Flower adds
-OBJECTS = 64  # of one message
-NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
-
-
-class Refused(Exception):
-    """The server does not want this device, or cannot be trusted."""
-
-
-class _Away(Exception):
-    """The server cannot be reached, or does not know this device any more."""
 
 
 def serve_node(
@@ -78,207 +29,33 @@ def serve_node(
     tell: Callable[[str], None],
 ) -> None:
     """Answer messages until the process is interrupted, or with `once` until a run is over."""
-    private = ec.generate_private_key(ec.SECP384R1()) if key is None else _private(key)
-    signature = _Signature(private)
-    root = None if root_certificate is None else root_certificate.read_bytes()
-    lost = 0.0  # seconds since when the server is away, in pauses
-    with FleetHttpClient.from_server_address(address, root is None, root, interceptors=[signature]) as http:
+    private = ec.generate_private_key(ec.SECP384R1()) if key is None else read_private(key)
+    certificate = None if root_certificate is None else root_certificate.read_bytes()
+    pause = 0.0  # seconds until the next try, while the server is away
+    with FleetClient(address, certificate, private) as server:
         while True:
             try:
-                with _connected(http, signature.public) as line:
-                    tell(f"client {device.client} is connected to {address} as node {line.node.node_id}")
-                    lost = 0.0
-                    return _serve(line, device, once, tell)
-            except _Away as why:
-                if not lost:
+                with server.connected() as connection:
+                    tell(f"client {device.client} is connected to {address} as node {connection.node.node_id}")
+                    pause = 0.0
+                    return _serve(connection, device, once, tell)
+            except Away as why:
+                if not pause:
                     tell(f"{address} is away ({why}); trying again until it is back")
-                lost = min(LONGEST_PAUSE, 2 * lost or 0.1)
-                time.sleep(lost)
+                pause = min(LONGEST_PAUSE, 2 * pause or 0.1)
+                time.sleep(pause)
 
 
-def _serve(line: _Line, device: RealDevice, once: bool, tell: Callable[[str], None]) -> None:
+def _serve(connection: Connection, device: RealDevice, once: bool, tell: Callable[[str], None]) -> None:
     while True:
-        if (message := line.receive()) is None:
+        if (message := connection.receive()) is None:
             continue
         began = time.monotonic()
-        kind, reply = reply_to(message, device)
+        kind, reply = reply_to(message, device.answer)
         del message
-        line.send(reply)
+        connection.send(reply)
         del reply
         return_freed_memory()  # a device may need it for something else until the next message
         tell(f"{kind} answered in {time.monotonic() - began:.2f} s")
         if kind == "bye" and once:
             return
-
-
-class _Line:
-    """The calls of one connected node."""
-
-    def __init__(self, http: FleetHttpClient, node: Node) -> None:
-        self.node = node
-        self._http = http
-
-    def receive(self) -> Message | None:
-        """The next message; None if there is none for a while."""
-        found = _steady(partial(self._http.PullMessages, PullMessagesRequest(node=self.node)))
-        if not found.messages_list:
-            return None
-        tree = found.message_object_trees[0]
-        run = TaskIdentity.run_id = message_from_proto(found.messages_list[0]).metadata.run_id
-        objects = self._fetch(run, tree)
-        try:
-            message = inflate_object_from_contents(tree.object_id, objects)
-        except Exception as error:  # bytes of a server that may send anything
-            raise _Away(f"it sends what cannot be read: {type(error).__name__}") from None
-        if not isinstance(message, Message):
-            raise _Away("it sends what is not a message")
-        message.metadata.__dict__["_message_id"] = tree.object_id
-        confirm = ConfirmMessageReceivedRequest(node=self.node, run_id=run, message_object_id=tree.object_id)
-        _steady(partial(self._http.ConfirmMessageReceived, confirm))
-        return message
-
-    def _fetch(self, run: int, tree: ObjectTree) -> dict[str, bytes]:
-        """All objects of a message, of which there may be so many and no more."""
-        names = list({part.object_id for part in iterate_object_tree(tree)})
-        size = 0
-
-        def fetch(name: str) -> bytes:
-            nonlocal size
-            request = PullObjectRequest(node=self.node, run_id=run, object_id=name)
-            found = _steady(partial(self._http.PullObject, request))
-            if not found.object_found:
-                raise _Away("it does not have the message any more")
-            size += len(found.object_content)
-            if size > LARGEST or len(names) > OBJECTS:
-                raise Refused(f"it sends more than {LARGEST:,} bytes in one message")
-            return found.object_content
-
-        return pull_objects(names, fetch)
-
-    def send(self, reply: Message) -> None:
-        """Upload a reply."""
-        reply.metadata.__dict__["_message_id"] = reply.object_id
-        run = reply.metadata.run_id
-        with no_object_id_recompute():
-            request = PushMessagesRequest(
-                node=self.node,
-                messages_list=[message_to_proto(remove_content_from_message(reply))],
-                message_object_trees=[get_object_tree(reply)],
-            )
-            wanted = _steady(partial(self._http.PushMessages, request))
-
-            def push(name: str, content: bytes) -> None:
-                request = PushObjectRequest(
-                    node=self.node, run_id=run, object_id=name, object_content=content, session_id=wanted.session_id
-                )
-                if not _steady(partial(self._http.PushObject, request)).stored:
-                    raise _Away("it does not take the reply any more")
-
-            push_objects(get_all_nested_objects(reply), push, object_ids_to_push=set(wanted.objects_to_push))
-
-
-@contextlib.contextmanager
-def _connected(http: FleetHttpClient, public: bytes) -> Iterator[_Line]:
-    """Be a node for a while, with signs of life from a thread of their own."""
-    request = ActivateNodeRequest(public_key=public, heartbeat_interval=BEAT)
-    try:
-        node = Node(node_id=_called(partial(http.ActivateNode, request)).node_id)
-    except _Unknown:
-        raise Refused("it does not accept the signature of this device; is the clock of this device right?") from None
-    TaskIdentity.task_id, TaskIdentity.node_id = 0, node.node_id
-    over = threading.Event()
-
-    def beat() -> None:
-        while not over.wait(BEAT):
-            with contextlib.suppress(_Away, Refused):  # the next call says so
-                _called(partial(http.SendNodeHeartbeat, SendNodeHeartbeatRequest(node=node, heartbeat_interval=BEAT)))
-
-    thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
-    thread.start()
-    try:
-        yield _Line(http, node)
-    except _Away:
-        raise
-    except BaseException:
-        with contextlib.suppress(_Away, Refused):
-            _called(partial(http.DeactivateNode, DeactivateNodeRequest(node_id=node.node_id)))
-        raise
-    finally:
-        over.set()
-
-
-class _Unknown(_Away):
-    """The server does not know this node; it was restarted, or has not heard of it for too long."""
-
-
-def _steady(call: Callable[[], T]) -> T:
-    """One call, tried again for a while if the network fails."""
-    until, wait = time.monotonic() + STEADY, 0.1
-    while True:
-        try:
-            return _called(call)
-        except _Unknown:
-            raise
-        except _Away:
-            if time.monotonic() > until:
-                raise
-            time.sleep(wait)
-            wait = min(2 * wait, LONGEST_PAUSE)
-
-
-def _called(call: Callable[[], T]) -> T:
-    """One call, whose errors say whether to try again."""
-    try:
-        return call()
-    except httpx.HTTPStatusError as error:
-        status = error.response.status_code
-        if status == httpx.codes.UNAUTHORIZED:
-            raise _Unknown("it does not know this device any more") from None
-        if status == httpx.codes.FORBIDDEN:
-            raise Refused("the key of this device is not admitted") from None
-        if status == httpx.codes.NOT_FOUND:
-            raise Refused("it is not a server of Catchment's") from None
-        raise _Away(f"it answers {status}") from None
-    except (httpx.HTTPError, ValueError) as error:
-        for cause in _causes(error):
-            if isinstance(cause, ssl.SSLCertVerificationError):
-                raise Refused(f"its certificate is not to be trusted: {cause.verify_message}") from None
-            if isinstance(cause, ssl.SSLError) and cause.reason in NOT_TLS:
-                raise Refused("it does not speak TLS") from None
-        raise _Away(str(error) or type(error).__name__) from None
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
-
-
-class _Signature:
-    """Who this is, in the headers of every request: a public key, and the time signed with the private one."""
-
-    def __init__(self, private: ec.EllipticCurvePrivateKey) -> None:
-        self._private = private
-        self.public = private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-
-    def intercept(self, context: Any, call_next: Callable[[Any], httpx.Response]) -> httpx.Response:
-        """Called by Flower's client for every request."""
-        now = datetime.now(UTC).isoformat()
-        context.request.headers.update(
-            {
-                "flwr-public-key": b64encode(self.public).decode(),
-                "flwr-timestamp": now,
-                "flwr-signature": b64encode(self._private.sign(now.encode(), ec.ECDSA(SHA256()))).decode(),
-            }
-        )
-        return call_next(context)
-
-
-def _private(path: Path) -> ec.EllipticCurvePrivateKey:
-    try:
-        private = load_ssh_private_key(path.read_bytes(), None)
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} is not a private key that can be read: {error}") from None
-    if not isinstance(private, ec.EllipticCurvePrivateKey):
-        raise UserError(f"{path} is a key of another kind; `catchment key` makes the right ones")
-    return private

@@ -7,95 +7,35 @@ does what is left of a run, with the clients that come to the listening socket o
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import dataclasses
-import fcntl
 import json
-import os
-import signal
 import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-
-from catchment import __version__
-from catchment.checkpoint import write_atomically
-from catchment.errors import CatchmentError, UserError
-from catchment.expectations import Expectations
-from catchment.experiment import Experiment, FlowerSettings
-from catchment.flower.keys import read_public, sign_run
-from catchment.policy import digest
-from catchment.run import begin, go_on
-from catchment.transports.base import Transport
-from catchment.transports.flower import Flower, Grid
-from catchment.world import World
+from catchment import process
+from catchment.config.experiment import Experiment
+from catchment.core.expectations import Expectations
+from catchment.core.transport import Transport
+from catchment.core.world import World
+from catchment.device.consent import announced
+from catchment.device.policy import digest
+from catchment.errors import CatchmentError
+from catchment.files import write_atomically
+from catchment.flower.control import ControlFiles
+from catchment.flower.link import Link
+from catchment.flower.messages import Grid
+from catchment.flower.store import Store
+from catchment.flower.transport import Flower
+from catchment.keys.admission import admitted_keys
+from catchment.keys.keys import sign_run
+from catchment.runs.directory import begin, load_experiment
+from catchment.runs.loop import go_on
+from catchment.version import __version__
 
 KEYS = 2.0  # seconds between two looks for keys that are new or gone
-_SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG in prctl.h
-
-
-def end_with_parent() -> None:
-    """On Linux, let the kernel end this process when its parent dies, however that happens."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
-
-
-class Papers:
-    """The files by which the server routine and who watches over it speak, in a folder of the run's directory."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.folder = directory / "flower"
-        self.error = self.folder / "error.json"  # why the server routine stopped
-        self.digest = self.folder / "digest"  # of the run, once it is known
-        self.notices = self.folder / "notices.jsonl"  # events for the record of a round
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-
-    @property
-    def federation(self) -> str:
-        """The name of the run on its devices; made when it is first asked for."""
-        path = self.folder / "federation"
-        if not path.exists():
-            write_atomically(path, os.urandom(8).hex().encode())
-        return path.read_text()
-
-    def keys(self, experiment: Experiment) -> Path | None:
-        """The folder of the keys that count: given, or made for clients of this machine; None if anybody may join."""
-        given = experiment.flower.keys
-        return Path(given) if given is not None else self.folder / "keys" if experiment.flower.local else None
-
-    @contextlib.contextmanager
-    def alone(self) -> Iterator[None]:
-        """Refuse a second one who watches over the run; the lock goes with the process, however it ends."""
-        with (self.folder / "lock").open("w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise UserError(f"{self.directory} is in use: another process is running it") from None
-            yield
-
-    def note(self, what: str, client: int | None, why: str) -> None:
-        """Leave an event for the record of the round under way."""
-        with self.notices.open("a") as file:
-            file.write(json.dumps({"what": what, "client": client, "handler": "", "why": why}) + "\n")
-
-    def reader(self) -> Callable[[], list[dict[str, Any]]]:
-        """A function that gives the events that are new since its last call."""
-        read = 0
-
-        def news() -> list[dict[str, Any]]:
-            nonlocal read
-            lines = self.notices.read_text().splitlines() if self.notices.exists() else []
-            found, read = lines[read:], len(lines)
-            return [json.loads(line) for line in found]
-
-        return news
 
 
 def start_run(file: Path, directory: Path) -> None:
@@ -105,6 +45,7 @@ def start_run(file: Path, directory: Path) -> None:
 
 def serve_run(
     grid: Grid,
+    experiment: Experiment,
     directory: Path,
     *,
     keys: Path | None = None,
@@ -113,20 +54,21 @@ def serve_run(
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
     """Do what is left of the run in a directory with the clients of a grid; `keys` is what signs it."""
-    papers = Papers(directory)
-    experiment = Experiment.load(directory / "experiment.toml")
+    process.set_up()
+    control = ControlFiles(directory)
 
-    def carrier(world: World, directory: Path | None) -> Transport:
-        text = dataclasses.replace(experiment, flower=FlowerSettings()).to_toml()  # how it listens is its own affair
+    def transport(world: World) -> Transport:
+        text = announced(experiment)
         form = json.dumps(world.data.dataset.form.to_dict())
-        mark = digest(text, form)
-        write_atomically(papers.digest, mark.encode())
+        fingerprint = digest(text, form)
+        write_atomically(control.digest, fingerprint.encode())
+        signature = "" if keys is None else sign_run(keys / "federation.key", control.federation, fingerprint)
         return Flower(
             grid,
             experiment=text,
             form=form,
-            federation=papers.federation,
-            signature="" if keys is None else sign_run(keys / "federation.key", papers.federation, mark),
+            federation=control.federation,
+            signature=signature,
             version=__version__,
             clients=world.clients,
             wait=experiment.flower.wait,
@@ -136,55 +78,41 @@ def serve_run(
             largest=Expectations.of(world.method, world).largest,
             client_of=client_of,
             admits=admits,
-            notices=papers.reader(),
+            notices=control.new_notices,
             sleep=sleep,
         )
 
     try:
-        go_on(directory, carrier)
+        world = experiment.build_world()
+        go_on(experiment, world, transport(world), directory)
     except CatchmentError as error:
-        write_atomically(papers.error, json.dumps([type(error).__name__, str(error)]).encode())
+        control.stop(error)
         raise
-
-
-def admitted(folder: Path, clients: int) -> Mapping[bytes, int]:
-    """Who may join: the public keys `client-K.pub` in a folder, as nodes send them, and whose they are."""
-    found = {}
-    for client in range(clients):
-        with contextlib.suppress(UserError):  # gone, or being written
-            key = read_public(folder / f"client-{client}.pub")
-            found[key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)] = client
-    return found
 
 
 def main(directory: Path, descriptor: int) -> None:
     """The process of the server routine."""
-    from catchment.flower.link import Link
-
-    end_with_parent()
-    papers = Papers(directory)
-    experiment = Experiment.load(directory / "experiment.toml")
-    keys, clients = papers.keys(experiment), experiment.data.clients
-    encrypted = experiment.flower.keys is not None and keys is not None
-    link = Link(
-        socket.socket(fileno=descriptor),
-        clients,
-        (keys / "server.crt", keys / "server.key") if encrypted and keys is not None else None,
-    )
+    control = ControlFiles(directory)
+    experiment = load_experiment(directory)
+    keys, clients = control.keys(experiment), experiment.data.clients
+    given = experiment.flower.keys
+    certificate = None if given is None else (Path(given) / "server.crt", Path(given) / "server.key")
+    link = Link(socket.socket(fileno=descriptor), clients, certificate)
     if keys is not None:
-        link.store.admit(admitted(keys, clients))
-        threading.Thread(target=_follow, args=(link.store, keys, clients, papers), name="keys", daemon=True).start()
+        link.store.admit(admitted_keys(keys, clients))
+        threading.Thread(target=_follow, args=(link.store, keys, clients, control), name="keys", daemon=True).start()
     with link:
-        whose = None if keys is None else link.store.client
-        serve_run(link, directory, keys=keys, client_of=whose, admits=link.store.admits, sleep=link.wait)
+        client_of = None if keys is None else link.store.client
+        admits, sleep = link.store.admits, link.wait
+        serve_run(link, experiment, directory, keys=keys, client_of=client_of, admits=admits, sleep=sleep)
 
 
-def _follow(store: Any, folder: Path, clients: int, papers: Papers) -> None:
+def _follow(store: Store, folder: Path, clients: int, control: ControlFiles) -> None:
     """Obey the folder of keys: who is gone from it is sent away, who is new may join."""
     while True:
         time.sleep(KEYS)
-        for client in store.admit(admitted(folder, clients)):
-            papers.note("revoked", client, "its key was taken away or replaced")
+        for client in store.admit(admitted_keys(folder, clients)):
+            control.note("revoked", client, "its key was taken away or replaced")
 
 
 if __name__ == "__main__":

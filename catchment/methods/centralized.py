@@ -13,24 +13,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from catchment.client import Client, ClientState
+from catchment.core.client import Client
+from catchment.core.declarations import images, labels
+from catchment.core.fleet import Fleet
+from catchment.core.method import Method, Metrics, on_client
+from catchment.core.server import Server
+from catchment.core.versions import ClientState
+from catchment.core.world import World
 from catchment.data import Samples
 from catchment.errors import ModelError, UserError, at_least
-from catchment.expectations import images, labels
-from catchment.fleet import Fleet
-from catchment.message import Payload
-from catchment.method import Method, Metrics, on_client
+from catchment.exchange.payload import Payload
+from catchment.learning.optimizers import OptimizerSettings
+from catchment.learning.training import fit
 from catchment.models import is_half
-from catchment.optimizers import OptimizerSettings
-from catchment.server import Server
-from catchment.training import fit
-from catchment.world import World
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ class State:
 class Centralized(Method[State]):
     """Everything on the server."""
 
+    models: ClassVar[tuple[str, ...]] = ("models",)
     model: Literal["client", "server"] = "client"
     client_epochs: int = 1
     server_epochs: int = 1
@@ -88,7 +90,7 @@ class Centralized(Method[State]):
         else:
             models = {world.server_architecture.name: server.model()}
         settings = self.settings(world)
-        return State(None, None, models, {name: settings.build(m.parameters()) for name, m in models.items()})
+        return State(None, None, models, {name: server.optimizer(model, settings) for name, model in models.items()})
 
     def settings(self, world: World) -> OptimizerSettings:
         """Of the side whose model it is."""

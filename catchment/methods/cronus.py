@@ -5,8 +5,9 @@ a robust mean of them: vectors far out along the direction in which they spread 
 their private data and on the public samples with these soft labels.
 
 Departures: a client goes through the public and then through its private data, where the paper mixes both. The filter
-is that of `catchment.aggregators.Cronus`, whose bound is relative. The length of the phase before the first round is
-an option; the paper's number is not known to us.
+is that of `catchment.robust.aggregators.Cronus`, whose bound is relative. The length of the phase before the first
+round is an option; the paper's number is not known to us. With `data.augment`, predictions are of plain images, and
+training sees augmented ones.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from catchment.aggregators import Cronus as Filter
-from catchment.client import Client
+from catchment.core.client import Client
+from catchment.core.fleet import Fleet
+from catchment.core.method import on_client
+from catchment.core.server import Server
+from catchment.core.world import World
 from catchment.data import Batch
 from catchment.errors import at_least
-from catchment.fleet import Fleet
-from catchment.logits import (
+from catchment.families.logits import (
     OwnModels,
     Predictions,
     Question,
@@ -30,17 +33,13 @@ from catchment.logits import (
     check_public,
     free,
     gather,
-    keep,
-    own_model,
     places,
     predictions_of,
     public_of,
     train_on,
 )
-from catchment.method import on_client
-from catchment.server import Server
-from catchment.training import fit
-from catchment.world import World
+from catchment.learning.training import fit
+from catchment.robust.aggregators import Cronus as Filter
 
 
 @dataclass
@@ -89,16 +88,16 @@ class Cronus(OwnModels[State]):
     @on_client
     def predict(self, client: Client, request: Question) -> Predictions:
         """Probabilities of the public samples; a client that has not begun trains on private data first."""
-        model, optimizer = own_model(client)
+        model, optimizer = client.own_model()
         if "model" not in client.state:
             train_on(client, client.train, model, optimizer, self.start_epochs)
-            keep(client, model, optimizer)
+            client.keep(model, optimizer)
         return Predictions(predictions_of(client, model, public_of(client.world)).softmax(1))
 
     @on_client
     def local_training(self, client: Client, request: Predictions) -> Trained:
         """Cross-entropy to the soft labels, then to the labels of private data."""
-        model, optimizer = own_model(client)
+        model, optimizer = client.own_model()
         public = public_of(client.world)
 
         def soft(batch: Batch) -> Tensor:
@@ -107,5 +106,5 @@ class Cronus(OwnModels[State]):
 
         fit(optimizer, client.batches(public, epochs=self.public_epochs), soft)
         loss = train_on(client, client.train, model, optimizer, self.client_epochs)
-        keep(client, model, optimizer)
+        client.keep(model, optimizer)
         return Trained(loss)

@@ -17,14 +17,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from catchment.client import Client
+from catchment.codecs import Chain, Context, Parts, Rule, Stage, put
+from catchment.codecs.differences import Update, fitting, with_residual
+from catchment.codecs.selection import TopK
+from catchment.codecs.stage import Place
+from catchment.core.client import Client
+from catchment.core.fleet import Fleet
+from catchment.core.method import on_client
+from catchment.core.server import Server
 from catchment.errors import ExperimentError, at_least
-from catchment.fleet import Fleet
-from catchment.message import Payload
-from catchment.method import on_client
-from catchment.server import Server
-from catchment.training import Weights, fit
-from catchment.weights import (
+from catchment.exchange.payload import Payload
+from catchment.families.weights import (
     GlobalState,
     LocalParameters,
     OneModel,
@@ -32,6 +35,7 @@ from catchment.weights import (
     mean_model,
     parameters_of,
 )
+from catchment.learning.training import Weights, fit
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,42 @@ class ClippedTask(Payload):
 
 
 @dataclass(frozen=True)
-class DGC(OneModel[GlobalState]):
+class MomentumCorrection(Stage):
+    """What is not sent grows: u = m u + change, v = v + u. Where v was sent, both start from 0 (factor masking)."""
+
+    name: ClassVar[str] = "momentum"
+    place: ClassVar[Place] = "correction"
+    partial: ClassVar[bool] = True
+    silent: ClassVar[bool] = True
+    remembers: ClassVar[tuple[str, ...]] = ("velocity", "residual")  # u and v
+    m: float = 0.9
+
+    def encode(self, parts: Parts, context: Context) -> Parts:
+        """v in place of the change."""
+        return put(parts, with_residual(self.velocity(parts, context), context.known))
+
+    def velocity(self, parts: Parts, context: Context) -> Tensor:
+        """u, from the change and the u before it."""
+        change = parts["values"]
+        before = fitting(context.known.get("velocity"), change)
+        return change if before is None else self.m * before + change
+
+    def remember(self, given: Parts, received: Parts, context: Context) -> dict[str, Tensor]:
+        """u and v after the mask of what was sent."""
+        u = self.velocity(given, context)
+        v = with_residual(u, context.known)
+        sent = received["values"]
+        return {"velocity": u.masked_fill(sent != 0, 0), "residual": v - sent}
+
+    def conflict(self, chain: tuple[Stage, ...]) -> str:
+        """It needs a stage that leaves something out."""
+        if any(stage.place == "selection" for stage in chain):
+            return ""
+        return f"has {self.name} without topk; momentum is for what waits until it is sent"
+
+
+@dataclass(frozen=True)
+class DGC(OneModel):
     """Deep gradient compression of what clients changed."""
 
     aggregates: ClassVar[bool] = True
@@ -65,20 +104,17 @@ class DGC(OneModel[GlobalState]):
             raise ExperimentError(f"clip is {self.clip}; a norm above 0 is expected")
 
     @property
-    def codecs(self) -> tuple[str, ...]:
-        """u = m u + change, v += u; the largest of v are sent, and both are 0 there."""
-        return (f"up:weights/*=update+momentum({self.momentum})+topk({self.share},{self.warmup})",)
-
-    def init(self, server: Server) -> GlobalState:
-        """The first weights of the clients' model."""
-        return GlobalState(server.world.client_architecture(0).probe.initial)
+    def codecs(self) -> tuple[Rule, ...]:
+        """The largest of what waits, and more of it in a client's first turns."""
+        chain = Chain(Update(), MomentumCorrection(self.momentum), TopK(self.share, self.warmup))
+        return (Rule("weights/*", chain, "up"),)
 
     def round(self, server: Server, state: GlobalState, fleet: Fleet) -> None:
         """Send the model to the cohort, average what comes back."""
         cohort = fleet.cohort()
         norm = None if self.clip is None else self.clip / max(len(cohort), 1) ** 0.5
         replies = fleet.ask(self.local_training, dict.fromkeys(cohort, ClippedTask(state.weights, norm)), in_order=True)
-        state.weights = mean_model(server, replies, state.weights) or state.weights
+        state.weights = mean_model(server, replies) or state.weights
 
     @on_client
     def local_training(self, client: Client, request: ClippedTask) -> LocalParameters:

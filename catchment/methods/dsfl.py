@@ -4,8 +4,9 @@ Collaborative Training with Non-IID Private Data, IEEE TMC 2021.
 Clients train on private data and upload probabilities of unlabelled public samples; the server sharpens their mean
 (entropy reduction aggregation); clients and a model of the server train on the public samples with these soft labels.
 
-Departures: none known. The server's model is that of `models.server`; without one, the first of the clients', as in
-the paper, where all have the same.
+Departures: with `data.augment`, probabilities are of plain images, and the distillation sees augmented ones. The
+server's model is that of `models.server`; without one, it is of the first client's architecture, as in the paper, where
+all have the same, with first weights of its own.
 """
 
 from __future__ import annotations
@@ -17,11 +18,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from catchment.client import Client
+from catchment.core.client import Client
+from catchment.core.fleet import Fleet
+from catchment.core.method import Metrics, on_client
+from catchment.core.server import Server
+from catchment.core.world import World
 from catchment.data import Batch
 from catchment.errors import ExperimentError, at_least
-from catchment.fleet import Fleet
-from catchment.logits import (
+from catchment.families.logits import (
     OwnModels,
     Predictions,
     Question,
@@ -31,16 +35,11 @@ from catchment.logits import (
     drawn,
     free,
     gather,
-    keep,
-    own_model,
     places,
     predictions_of,
     train_on,
 )
-from catchment.method import Metrics, on_client
-from catchment.server import Server
-from catchment.training import fit
-from catchment.world import World
+from catchment.learning.training import fit
 
 
 @dataclass
@@ -55,6 +54,7 @@ class State:
 class DSFL(OwnModels[State]):
     """Distillation-based semi-supervised federated learning."""
 
+    models: ClassVar[tuple[str, ...]] = ("model",)
     aggregates: ClassVar[bool] = True
     client_epochs: int = 1  # of the update, on private data
     public_epochs: int = 1  # of the distillation, on the clients
@@ -78,7 +78,7 @@ class DSFL(OwnModels[State]):
     def init(self, server: Server) -> State:
         """A fresh model."""
         world = server.world
-        model = server.model() if world.server_model is not None else world.client_architecture(0).build()
+        model = server.model() if world.server_model is not None else world.server_twin().build()
         return State(model, server.optimizer(model))
 
     def round(self, server: Server, state: State, fleet: Fleet) -> None:
@@ -106,16 +106,16 @@ class DSFL(OwnModels[State]):
     @on_client
     def update_and_predict(self, client: Client, request: Question) -> Predictions:
         """Training on private data, then probabilities of this round's public samples."""
-        model, optimizer = own_model(client)
+        model, optimizer = client.own_model()
         train_on(client, client.train, model, optimizer, self.client_epochs)
-        keep(client, model, optimizer)
+        client.keep(model, optimizer)
         samples = drawn(client.world, client.round, self.samples)
         return Predictions(predictions_of(client, model, samples).softmax(1))
 
     @on_client
     def distillation(self, client: Client, request: Predictions) -> Trained:
         """Cross-entropy to the soft labels."""
-        model, optimizer = own_model(client)
+        model, optimizer = client.own_model()
         samples = drawn(client.world, client.round, self.samples)
 
         def l_k(batch: Batch) -> Tensor:
@@ -123,7 +123,7 @@ class DSFL(OwnModels[State]):
             return F.cross_entropy(model(batch.images), labels)
 
         loss = fit(optimizer, client.batches(samples, epochs=self.public_epochs), l_k)
-        keep(client, model, optimizer)
+        client.keep(model, optimizer)
         return Trained(loss)
 
     def evaluate(self, server: Server, state: State, fleet: Fleet) -> Metrics:

@@ -4,7 +4,7 @@ Every client trains the global model on its own data for some epochs; the server
 results, weighted by the number of samples.
 
 Departures: none. Buffers of batch normalisation, which the paper does not have, are averaged as
-`catchment.averaging` says.
+`catchment.learning.averaging` says.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import ClassVar
 
 import torch.nn.functional as F
 
-from catchment.client import Client
+from catchment.core.client import Client
+from catchment.core.fleet import Fleet
+from catchment.core.method import on_client
+from catchment.core.server import Server
 from catchment.errors import at_least
-from catchment.fleet import Fleet
-from catchment.method import on_client
-from catchment.server import Server
-from catchment.training import fit
-from catchment.weights import GlobalModel, GlobalState, LocalModel, OneModel, mean_model
+from catchment.families.weights import GlobalModel, GlobalState, LocalModel, OneModel
+from catchment.learning.training import fit
 
 
 @dataclass(frozen=True)
-class FedAvg(OneModel[GlobalState]):
+class FedAvg(OneModel):
     """Federated averaging."""
 
     aggregates: ClassVar[bool] = True
@@ -33,15 +33,14 @@ class FedAvg(OneModel[GlobalState]):
     def __post_init__(self) -> None:
         at_least("client_epochs", self.client_epochs, 1)
 
-    def init(self, server: Server) -> GlobalState:
-        """The first weights of the clients' model."""
-        return GlobalState(server.world.client_architecture(0).probe.initial)
-
     def round(self, server: Server, state: GlobalState, fleet: Fleet) -> None:
-        """Send the model to the cohort, average what comes back."""
+        """w = sum of n_k w_k / sum of n_k over the cohort, or what `[aggregation]` puts in the place of this mean."""
         bodies = dict.fromkeys(fleet.cohort(), GlobalModel(state.weights))
-        replies = fleet.ask(self.local_training, bodies, in_order=True)
-        state.weights = mean_model(server, replies, state.weights) or state.weights
+        mean = server.aggregator.running()
+        for reply in fleet.ask(self.local_training, bodies, in_order=True):
+            mean.add(reply.body.weights, weight=reply.body.samples)  # w_k, n_k
+        if mean.weight:
+            state.weights = mean.value()
 
     @on_client
     def local_training(self, client: Client, request: GlobalModel) -> LocalModel:

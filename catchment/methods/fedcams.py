@@ -14,42 +14,46 @@ from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 
-from catchment.client import Client
+from catchment.core.client import Client
+from catchment.core.fleet import Fleet
+from catchment.core.method import Method, Metrics, on_client
+from catchment.core.server import Server
+from catchment.core.versions import ClientState
+from catchment.core.world import World
 from catchment.errors import ExperimentError, at_least
-from catchment.fleet import Fleet
-from catchment.method import on_client
-from catchment.server import Server
-from catchment.training import Weights, fit
-from catchment.weights import (
+from catchment.families.weights import (
     GlobalModel,
-    GlobalState,
     LocalParameters,
-    OneModel,
     buffers_of,
+    evaluate_global,
     mean_model,
     parameters_of,
 )
+from catchment.learning.training import Weights, fit
 
 
 @dataclass
-class State(GlobalState):
-    """What the server remembers, besides x."""
+class State:
+    """What the server remembers."""
 
+    weights: Weights  # x
     m: Weights  # of each parameter
     v: Weights
     v_hat: Weights
 
 
 @dataclass(frozen=True)
-class FedCAMS(OneModel[State]):
+class FedCAMS(Method[State]):
     """Compressed changes, and an adaptive step of the server."""
 
+    models: ClassVar[tuple[str, ...]] = ("weights",)
     aggregates: ClassVar[bool] = True
     client_epochs: int = 1
     compressor: Literal["sign", "topk"] = "sign"
     share: float = 1 / 64  # topk: of the numbers of a tensor that are sent
-    server_rate: float = 1.0  # eta
+    server_rate: float = 1.0  # eta; [optimizer.server.schedule] applies to it
     beta1: float = 0.9
     beta2: float = 0.99
     epsilon: float = 1e-3  # the least that v_hat may be
@@ -69,31 +73,33 @@ class FedCAMS(OneModel[State]):
         """Changes, with the errors made before, as signs or as their largest numbers."""
         return (f"up:weights/*=update+feedback+{'sign' if self.compressor == 'sign' else f'topk({self.share})'}",)
 
+    def check(self, world: World) -> None:
+        """All clients have the global model."""
+        world.one_architecture("fedcams")
+
     def init(self, server: Server) -> State:
         """The first weights of the clients' model; nothing is known of gradients."""
-        architecture = server.world.client_architecture(0)
-        zeros = {name: torch.zeros_like(w, device="cpu") for name, w in parameters_of(architecture.build()).items()}
-        return State(architecture.probe.initial, m=zeros, v=zeros, v_hat=zeros)
+        weights = server.first_weights()
+        zeros = {name: torch.zeros_like(weights[name]) for name in parameters_of(server.client_model(0))}
+        return State(weights, m=zeros, v=zeros, v_hat=zeros)
 
     def round(self, server: Server, state: State, fleet: Fleet) -> None:
         """Algorithm 2: send the model to the cohort, average what comes back, make a step."""
         bodies = dict.fromkeys(fleet.cohort(), GlobalModel(state.weights))
         replies = fleet.ask(self.local_training, bodies, in_order=True)
-        mean = mean_model(server, replies, state.weights)
+        mean = mean_model(server, replies)
         if mean is not None:
-            self.step(state, mean)
+            self.step(state, mean, self.server_rate * server.share)
 
-    def step(self, state: State, mean: Weights) -> None:
-        """FedAMS, from the mean of the clients' models; buffers become the mean."""
+    def step(self, state: State, mean: Weights, rate: float) -> None:
+        """FedAMS with rate eta, from the mean of the clients' models; buffers become the mean."""
         delta = {name: mean[name] - state.weights[name] for name in state.m}
         state.m = {name: self.beta1 * m + (1 - self.beta1) * delta[name] for name, m in state.m.items()}
         state.v = {name: self.beta2 * v + (1 - self.beta2) * delta[name].square() for name, v in state.v.items()}
         state.v_hat = {
             name: torch.maximum(v_hat, state.v[name]).clamp_min(self.epsilon) for name, v_hat in state.v_hat.items()
         }
-        moved = {
-            name: state.weights[name] + self.server_rate * m / state.v_hat[name].sqrt() for name, m in state.m.items()
-        }
+        moved = {name: state.weights[name] + rate * m / state.v_hat[name].sqrt() for name, m in state.m.items()}
         state.weights = {**mean, **moved}
 
     @on_client
@@ -106,3 +112,15 @@ class FedCAMS(OneModel[State]):
             lambda batch: F.cross_entropy(model(batch.images), batch.labels),
         )
         return LocalParameters(parameters_of(model), buffers_of(model), len(client.train), loss)
+
+    def evaluate(self, server: Server, state: State, fleet: Fleet) -> Metrics:
+        """The global model on the test set; it is every client's too."""
+        return evaluate_global(server, fleet, state.weights)
+
+    def client_model(self, server: Server, state: State, client: int, kept: ClientState) -> nn.Module:
+        """The global model."""
+        return self.server_model(server, state)
+
+    def server_model(self, server: Server, state: State) -> nn.Module:
+        """The global model."""
+        return server.client_model(0, state.weights)

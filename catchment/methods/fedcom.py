@@ -1,12 +1,13 @@
 """FedCOM and FedCOMGATE: Haddadpour et al., Federated Learning with Compression, AISTATS 2021.
 
-Clients send what they changed in 8 bits a number; the server goes a step towards the mean. With `tracking`, a client
+Clients send what they changed in 8 bits per number; the server goes a step towards the mean. With `tracking`, a client
 corrects its gradients by the difference between its own change and that of all, so that clients with unlike data do not
 run apart (FedCOMGATE).
 
 Departures: the quantiser rounds to the nearest of 256 levels, with a range for each kernel; the paper takes any
 unbiased one. The mean is by number of samples. The mean change reaches a client as the difference of the global models
-it is sent, which costs nothing; of a client that was left out of some rounds it is their mean. Buffers go whole.
+it is sent, which costs nothing; of a client that was left out of some rounds it is their mean. The correction takes
+the own change before it is quantised. Buffers go whole.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from catchment.client import Client
+from catchment.core.client import Client
+from catchment.core.fleet import Fleet
+from catchment.core.method import on_client
+from catchment.core.server import Server
+from catchment.core.world import World
 from catchment.data import Batch
 from catchment.errors import ExperimentError, at_least
-from catchment.fleet import Fleet
-from catchment.method import on_client
-from catchment.server import Server
-from catchment.training import Weights, fit
-from catchment.weights import (
+from catchment.families.weights import (
     GlobalModel,
     GlobalState,
     LocalParameters,
@@ -34,17 +35,17 @@ from catchment.weights import (
     mean_model,
     parameters_of,
 )
-from catchment.world import World
+from catchment.learning.training import Weights, fit
 
 
 @dataclass(frozen=True)
-class FedCOM(OneModel[GlobalState]):
+class FedCOM(OneModel):
     """Quantised changes, with or without local gradient tracking."""
 
     aggregates: ClassVar[bool] = True
     persistent: ClassVar[tuple[str, ...]] = ("correction", "received", "round")
     client_epochs: int = 1
-    server_rate: float = 1.0  # gamma
+    server_rate: float = 1.0  # gamma; [optimizer.server.schedule] applies to it
     tracking: bool = False
 
     def __post_init__(self) -> None:
@@ -54,7 +55,7 @@ class FedCOM(OneModel[GlobalState]):
 
     @property
     def codecs(self) -> tuple[str, ...]:
-        """Changes in 8 bits a number."""
+        """Changes in 8 bits per number."""
         return ("up:weights/*=update+int8(0)",)
 
     def check(self, world: World) -> None:
@@ -66,20 +67,21 @@ class FedCOM(OneModel[GlobalState]):
                 f'tracking takes changes of plain SGD for gradients; [optimizer.client] is "{own.name}"'
                 f'{f" with momentum {own.momentum:g}" if own.momentum else ""}: set name = "sgd" without momentum'
             )
-
-    def init(self, server: Server) -> GlobalState:
-        """The first weights of the clients' model."""
-        return GlobalState(server.world.client_architecture(0).probe.initial)
+        if self.tracking and "plateau" in (own.schedule.name, world.server_optimizer.schedule.name):
+            raise ExperimentError(
+                "tracking divides changes by the learning rates of past rounds, and with a plateau a client does not "
+                'know them; use another schedule, such as "step" or "cosine"'
+            )
 
     def round(self, server: Server, state: GlobalState, fleet: Fleet) -> None:
         """Send the model to the cohort, go towards the mean of what comes back."""
         bodies = dict.fromkeys(fleet.cohort(), GlobalModel(state.weights))
         replies = fleet.ask(self.local_training, bodies, in_order=True)
-        mean = mean_model(server, replies, state.weights)
+        mean = mean_model(server, replies)
         if mean is not None:
-            w = parameters_of(server.client_model(0, state.weights))
+            w, gamma = parameters_of(server.client_model(0, state.weights)), self.server_rate * server.share
             state.weights = {
-                name: state.weights[name] + self.server_rate * (new - state.weights[name]) if name in w else new
+                name: state.weights[name] + gamma * (new - state.weights[name]) if name in w else new
                 for name, new in mean.items()
             }
 
@@ -98,7 +100,7 @@ class FedCOM(OneModel[GlobalState]):
         loss = fit(client.optimizer(model), client.batches(epochs=self.client_epochs), corrected)
         weights = parameters_of(model)
         if self.tracking:
-            scale = self.scale(client)
+            scale = self.scale(client, client.round)
             client.state = {
                 "correction": {
                     name: (request.weights[name] - w.cpu()) / scale + delta.get(name, 0.0)
@@ -113,13 +115,15 @@ class FedCOM(OneModel[GlobalState]):
         """delta_k += (own change - mean change) / (eta tau); `state` holds delta_k with the own change in it."""
         if not client.state:
             return {}
-        rounds = client.round - int(client.state["round"]["round"])
-        scale = self.server_rate * rounds * self.scale(client)
+        rounds = range(int(client.state["round"]["round"]), client.round)
+        share = client.world.server_optimizer.schedule.share
+        scale = self.server_rate * sum(share(r, client.world.rounds) * self.scale(client, r) for r in rounds)
         received = client.state["received"]
         return {
             name: own - (received[name] - weights[name]) / scale for name, own in client.state["correction"].items()
         }
 
-    def scale(self, client: Client) -> float:
-        """eta tau: a change over it is a mean gradient."""
-        return client.world.client_optimizer.lr * max(client.batches_per_epoch, 1) * self.client_epochs
+    def scale(self, client: Client, round: int) -> float:
+        """eta tau in a round: a change over it is a mean gradient."""
+        eta = client.world.client_optimizer.rate(round, client.world.rounds)
+        return eta * max(client.batches_per_epoch, 1) * self.client_epochs

@@ -4,9 +4,9 @@ A round begins as in FedAvg. Then the mean of the clients' weights is a student,
 public samples towards the mean of the clients' logits. Clients of several architectures (Algorithm 3): one student for
 each, from the mean of its own clients, and all clients teach all students.
 
-Departures: teachers and students see plain images, so that every teacher is asked once a round about a sample, and its
-weights need not be kept; early stopping uses labels of the public test samples, where the authors hold out a part of
-the training data.
+Departures: teachers and students see plain images, so that every teacher is asked once per round about a sample, and
+its weights need not be kept; early stopping uses labels of the public test samples, where the authors hold out a part
+of the training data.
 """
 
 from __future__ import annotations
@@ -22,19 +22,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from catchment.client import Client, ClientState
+from catchment.core.client import Client
+from catchment.core.fleet import Fleet
+from catchment.core.method import Method, Metrics, on_client
+from catchment.core.replies import Reply
+from catchment.core.server import Server
+from catchment.core.versions import ClientState
+from catchment.core.world import World
 from catchment.data import Batch
 from catchment.data.batching import batch_sizes
 from catchment.errors import UserError, at_least
-from catchment.fleet import Fleet, Reply
-from catchment.logits import check_public, places, predictions, public_of
-from catchment.losses import distillation
-from catchment.method import Method, Metrics, on_client
-from catchment.optimizers import set_rate
-from catchment.server import Server
-from catchment.training import Weights, copy_weights, fit
-from catchment.weights import GlobalModel, LocalModel
-from catchment.world import World
+from catchment.families import checks
+from catchment.families.logits import check_public, places, predictions, public_of
+from catchment.families.weights import GlobalModel, LocalModel
+from catchment.learning.losses import distillation
+from catchment.learning.optimizers import set_rate
+from catchment.learning.training import Weights, copy_weights, fit
 
 
 @dataclass
@@ -48,9 +51,10 @@ class State:
 class FedDF(Method[State]):
     """Averaging, then ensemble distillation."""
 
+    models: ClassVar[tuple[str, ...]] = ("weights",)
     aggregates: ClassVar[bool] = True
     client_epochs: int = 1
-    server_steps: int = 10_000  # at most so many batches of distillation; the learning rate falls along a cosine
+    server_steps: int = 10_000  # most batches of distillation; the learning rate falls along a cosine
     validate_every: int = 100  # steps
     stop_after: int | None = 1000  # steps without a better accuracy on public test samples; without these, never
 
@@ -66,7 +70,7 @@ class FedDF(Method[State]):
 
     def init(self, server: Server) -> State:
         """The first weights of each architecture."""
-        return State({a.name: a.probe.initial for a in server.world.client_architectures})
+        return State({a.name: a.facts.initial for a in server.world.client_architectures})
 
     def round(self, server: Server, state: State, fleet: Fleet) -> None:
         """Local training, a mean for each architecture, and distillation from everybody."""
@@ -74,12 +78,17 @@ class FedDF(Method[State]):
         students = {name: GlobalModel(weights) for name, weights in state.weights.items()}
         bodies = {k: students[world.client_architecture(k).name] for k in fleet.cohort()}
         means = {name: server.aggregator.running() for name in state.weights}
-        teachers = []  # logits of each client, [N_0, C]
-        for reply in fleet.ask(self.local_training, bodies, in_order=True):
-            logits = self.teacher(server, fleet, reply)
-            if logits is not None:
-                teachers.append(logits)
-                means[world.client_architecture(reply.client).name].add(reply.body.weights, reply.body.samples)
+        logits: dict[int, Tensor] = {}  # of each client's model, [N_0, C]
+
+        def accept(reply: Reply[LocalModel]) -> str:
+            model = server.client_model(reply.client, reply.body.weights)
+            logits[reply.client] = predictions(server, model, public_of(world))
+            return checks.finite(logits[reply.client], "public samples")
+
+        teachers = []
+        for reply in fleet.ask(self.local_training, bodies, in_order=True, accept=accept):
+            teachers.append(logits[reply.client])
+            means[world.client_architecture(reply.client).name].add(reply.body.weights, reply.body.samples)
         if not teachers:
             return
         ensemble = server.aggregator(torch.stack(teachers), by_sample=True)
@@ -98,15 +107,6 @@ class FedDF(Method[State]):
         )
         return LocalModel(model.state_dict(), len(client.train), loss)
 
-    def teacher(self, server: Server, fleet: Fleet, reply: Reply[LocalModel]) -> Tensor | None:
-        """The logits of a client's model on the public samples; None if it cannot be used."""
-        model = server.client_model(reply.client, reply.body.weights)
-        logits = predictions(server, model, public_of(server.world))
-        if not bool(logits.isfinite().all()):
-            fleet.refuse(reply, "its model gives NaN or infinity on public samples")
-            return None
-        return logits
-
     def student(self, server: Server, weights: Weights, architecture: str) -> nn.Module:
         """A model of an architecture, to train or to evaluate."""
         return server.client_model(server.world.client_models.index(architecture), weights)
@@ -114,13 +114,13 @@ class FedDF(Method[State]):
     def distil(self, server: Server, model: nn.Module, ensemble: Tensor) -> Weights:
         """AVGLOGITS: KL(mean of the teachers || student) on public samples; the best weights, or the last."""
         settings, public = server.world.server_optimizer, public_of(server.world)
-        optimizer = settings.build(model.parameters())
+        optimizer = server.optimizer(model)
         epochs = ceil(self.server_steps / len(batch_sizes(len(public), settings.batch_size)))
 
         def annealed() -> Iterator[Batch]:
             batches = server.batches(public, settings.batch_size, epochs=epochs, augment=False)
             for step, batch in enumerate(islice(batches, self.server_steps)):
-                set_rate(optimizer, settings.lr * (1 + cos(pi * step / self.server_steps)) / 2)
+                set_rate(optimizer, server.rate() * (1 + cos(pi * step / self.server_steps)) / 2)
                 yield batch
 
         def divergence(batch: Batch) -> Tensor:

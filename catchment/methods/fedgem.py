@@ -5,11 +5,12 @@ logits on a public labelled set X0. FedGEM: the server learns from the mean of a
 asks only about samples that it gets wrong and never got right, and only of those who get them right.
 
 Departures:
-- The selection is made once a round, from the server's predictions at its start, so that one request a client carries
-  all wanted samples; the paper decides batch by batch.
+- The selection is made once per round, from the server's predictions at its start, so that one request per client
+  carries all wanted samples; the paper decides batch by batch.
 - The server's logits that go down are those after its training, in eval mode; the paper takes them as it goes along.
 - Nobody right about a sample, which the paper leaves open: cross-entropy alone. An entropy of zero, which would weigh
   infinitely: entropies have a floor.
+- With `data.augment`, teachers see plain images and students augmented ones.
 - An ablation of Table 5 is not explained: here a path that is switched off leaves its samples to the next one.
 """
 
@@ -23,32 +24,31 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from catchment.client import Client
+from catchment.core.client import Client
+from catchment.core.fleet import Fleet
+from catchment.core.method import Method, Metrics, on_client
+from catchment.core.server import Server
+from catchment.core.versions import ClientState
+from catchment.core.world import World
 from catchment.data import Batch
 from catchment.errors import ExperimentError, ModelError, at_least
-from catchment.fleet import Fleet
-from catchment.logits import (
-    OwnModels,
+from catchment.exchange.payload import Payload
+from catchment.families.logits import (
+    Accuracy,
     Predictions,
+    Question,
     Trained,
     check_public,
     client_accuracies,
     free,
     gather,
-    keep,
-    own_model,
     places,
     predictions,
     predictions_of,
     public_of,
     train_on,
 )
-from catchment.message import Payload
-from catchment.method import Metrics, on_client
-from catchment.optimizers import set_rate
-from catchment.server import Server
-from catchment.training import drops, fit
-from catchment.world import World
+from catchment.learning.training import fit
 
 ENTROPY_FLOOR = 1e-3  # nats
 
@@ -65,7 +65,6 @@ class ServerLogits(Payload):
     """The server's logits, down."""
 
     logits: Tensor  # L_s, [N_0, C]
-    rate: float = 1.0  # of the learning rate
 
 
 @dataclass
@@ -87,28 +86,25 @@ class Lesson:
 
 
 @dataclass(frozen=True)
-class LargerServer(OwnModels[State]):
+class LargerServer(Method[State]):
     """The round that FedGEM and FedGEMS share (Algorithm 1)."""
 
+    models: ClassVar[tuple[str, ...]] = ("model",)
+    persistent: ClassVar[tuple[str, ...]] = ("model", "optimizer")
+    derives_weights: ClassVar[bool] = True
     client_epochs: int = 1  # on private data
     public_epochs: int = 1  # of a client, on X0
     server_epochs: int = 1
     epsilon: float = 0.75  # share of cross-entropy where there is a teacher
     temperature: float = 1.0
-    patience: int | None = None  # evaluations without a better accuracy before both learning rates drop
-    factor: float = 0.1  # by which they drop
 
     def __post_init__(self) -> None:
         for name in ("client_epochs", "public_epochs", "server_epochs"):
             at_least(name, getattr(self, name), 1)
-        if self.patience is not None:
-            at_least("patience", self.patience, 1)
         if not 0 <= self.epsilon <= 1:
             raise ExperimentError(f"epsilon is {self.epsilon}; a share from 0 to 1 is expected")
         if not self.temperature > 0:
             raise ExperimentError(f"temperature is {self.temperature}; a number above 0 is expected")
-        if not 0 < self.factor < 1:
-            raise ExperimentError(f"factor is {self.factor}; a number between 0 and 1 is expected")
 
     def check(self, world: World) -> None:
         """Public data with labels, and a server model that takes images."""
@@ -127,19 +123,14 @@ class LargerServer(OwnModels[State]):
     def round(self, server: Server, state: State, fleet: Fleet) -> None:
         """ServerExecute: knowledge fusion, server training, transfer to the clients."""
         cohort = fleet.cohort()
-        set_rate(state.optimizer, server.world.server_optimizer.lr * self.rate(server))
         self.train_server(server, state, self.fuse(server, state, fleet, cohort))
-        l_s = ServerLogits(predictions(server, state.model, public_of(server.world)), self.rate(server))
+        l_s = ServerLogits(predictions(server, state.model, public_of(server.world)))
         for _ in fleet.ask(self.client_train, dict.fromkeys(free(fleet, cohort), l_s)):
             pass
 
     @abstractmethod
     def fuse(self, server: Server, state: State, fleet: Fleet, cohort: list[int]) -> Lesson:
         """Ask the clients, and make one teacher of what they know."""
-
-    def rate(self, server: Server) -> float:
-        """The share of the learning rates that is left after the plateaus so far."""
-        return 1.0 if self.patience is None else self.factor ** drops(server.history, self.patience)
 
     def train_server(self, server: Server, state: State, lesson: Lesson) -> None:
         """Some epochs on X0: equations 1, 2 and 5, sample by sample."""
@@ -160,10 +151,10 @@ class LargerServer(OwnModels[State]):
     @on_client
     def client_select(self, client: Client, request: Wanted) -> Predictions:
         """ClientSelect: the logits of the wanted samples; a client that has not begun trains on private data first."""
-        model, optimizer = own_model(client)
+        model, optimizer = client.own_model()
         if "model" not in client.state:
             train_on(client, client.train, model, optimizer, self.client_epochs)
-            keep(client, model, optimizer)
+            client.keep(model, optimizer)
         wanted = public_of(client.world)
         if request.positions is not None:
             wanted = wanted.select(request.positions.long())
@@ -172,8 +163,7 @@ class LargerServer(OwnModels[State]):
     @on_client
     def client_train(self, client: Client, request: ServerLogits) -> Trained:
         """ClientTrain: equation 6 on X0, then cross-entropy on private data."""
-        model, optimizer = own_model(client)
-        set_rate(optimizer, client.world.client_optimizer.lr * request.rate)
+        model, optimizer = client.own_model()
         public = public_of(client.world)
 
         def l_c(batch: Batch) -> Tensor:
@@ -184,7 +174,7 @@ class LargerServer(OwnModels[State]):
 
         fit(optimizer, client.batches(public, epochs=self.public_epochs), l_c)
         loss = train_on(client, client.train, model, optimizer, self.client_epochs)
-        keep(client, model, optimizer)
+        client.keep(model, optimizer)
         return Trained(loss)
 
     # ---- what comes out ----
@@ -194,6 +184,15 @@ class LargerServer(OwnModels[State]):
         score = server.evaluate(state.model)
         clients = client_accuracies(fleet, self.test)
         return Metrics(score.accuracy, server=score.as_dict(), clients=clients, self_reported=("clients",))
+
+    @on_client
+    def test(self, client: Client, request: Question) -> Accuracy:
+        """This client's model on the global test set."""
+        return Accuracy(client.evaluate(client.kept_model()).accuracy)
+
+    def client_model(self, server: Server, state: State, client: int, kept: ClientState) -> nn.Module:
+        """The client's own model."""
+        return server.kept_model(client, kept)
 
     def server_model(self, server: Server, state: State) -> nn.Module:
         """The larger model."""

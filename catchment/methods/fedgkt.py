@@ -7,9 +7,12 @@ Departures:
 - Logits are matched by sample id. The authors' code matches them by batch number over shuffled loaders, which pairs
   unrelated samples.
 - A sample has one teacher on the server, the client it belongs to, where equation 6 reads as a sum over clients.
-- `start` says where the extractors begin. The authors' code copies them from a centrally trained ResNet-56, which the
-  paper does not mention; here that is `pretrained`, and the default is `scratch`.
+- All extractors begin with one random stem. The authors' code copies them from a centrally trained ResNet-56, which the
+  paper does not mention; here that is `models.weights`. `stem_epochs` trains the stem on public data first, which is no
+  setting of `[models]`: only here do clients share an extractor and nothing else.
 - Batches of the server mix clients; `batches = "by-client"` is the paper's loop.
+- The server's logits that go back are those of its last epoch of training, each before its step; Algorithm 1 takes them
+  after the epoch. Distillation is scaled by T squared, as in the authors' code, where equations 6 and 7 have no factor.
 - An asynchronous run ends after as many uploads as a synchronous one, so that fast clients do more; with `quota` every
   client does its rounds, and the run waits for the slowest.
 """
@@ -19,32 +22,29 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import fmean
 from typing import Annotated, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from catchment.client import Client, ClientState
+from catchment.core.client import Client
+from catchment.core.declarations import Share, Turn, features, ids, labels, logits
+from catchment.core.fleet import Fleet
+from catchment.core.method import Method, Metrics, on_client
+from catchment.core.replies import Reply
+from catchment.core.server import Server
+from catchment.core.versions import ClientState
+from catchment.core.world import World
 from catchment.data import Batch
-from catchment.data.batching import batch_sizes
 from catchment.errors import ExperimentError, ModelError, at_least
-from catchment.expectations import Share, Turn, features, ids, labels, logits
-from catchment.fleet import Fleet, Reply
-from catchment.losses import distillation
-from catchment.message import Payload
-from catchment.method import Method, Metrics, on_client
+from catchment.exchange.payload import Payload
+from catchment.families.features import FeatureStore
+from catchment.learning.losses import distillation
+from catchment.learning.training import Weights, copy_weights, fit, load_weights, tensors_of
 from catchment.models import check_pair
-from catchment.optimizers import load_optimizer_tensors, optimizer_tensors, set_rate
 from catchment.randomness import torch_generator
-from catchment.server import Server
-from catchment.spool import Spool
-from catchment.training import Weights, copy_weights, drops, fit, load_weights, tensors_of
-from catchment.world import World
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,7 @@ class Feedback(Payload):
 
     logits: Tensor | None = None  # z_s, [N_k, C]
     ids: Tensor | None = None  # [N_k], ascending
-    stem: dict[str, Tensor] | None = None  # the extractor to begin with, if not the random one that all know
-    rate: float = 1.0  # of the learning rate
+    start: dict[str, Tensor] | None = None  # weights to begin with, where they are not the random ones that all know
     upload: bool = True  # features are wanted this time
     turn: int = 0  # how often the client was asked
     holds: int = 0  # the turn of the upload that the server has; 0: none
@@ -77,7 +76,7 @@ class ServerModel(Payload):
     """The server's model, down, to be evaluated where it will run."""
 
     weights: dict[str, Tensor]
-    stem: dict[str, Tensor] | None = None  # for a client that has not begun
+    start: dict[str, Tensor] | None = None  # for a client that has not begun
 
 
 @dataclass(frozen=True)
@@ -94,17 +93,16 @@ class State:
 
     model: nn.Module  # f_s
     optimizer: torch.optim.Optimizer
-    features: dict[str, Spool]  # H by client, for each shape of features
-    stem: Weights = field(default_factory=dict)  # where the extractors begin; empty: at random weights
-    known: dict[int, dict[str, Tensor]] = field(default_factory=dict)  # by client: ids, labels, logits z_k, answers z_s
+    store: FeatureStore  # H, y_k, z_k and z_s
+    stem: Weights = field(default_factory=dict)  # that the extractors begin with; empty: the random one that all know
     turns: dict[int, int] = field(default_factory=dict)  # by client: how often it was asked
-    holds: dict[int, int] = field(default_factory=dict)  # by client: the turn of its last upload
 
 
 @dataclass(frozen=True)
 class FedGKT(Method[State]):
     """Group knowledge transfer."""
 
+    models: ClassVar[tuple[str, ...]] = ("model",)
     persistent: ClassVar[tuple[str, ...]] = ("model", "optimizer", "sent")
     takes_features: ClassVar[bool] = True
     client_epochs: int = 1  # E_c
@@ -117,29 +115,17 @@ class FedGKT(Method[State]):
     batches: Literal["mixed", "by-client"] = "mixed"  # of the server
     replay: float = 0.0  # samples of clients that sent nothing now, for each sample that came, to train on again
     augment_features: bool = True  # extract from augmented images, as trained on; otherwise from plain ones
-    start: Literal["scratch", "shared-stem", "pretrained"] = "scratch"
-    stem_epochs: int = 10  # shared-stem: on the public data
-    checkpoint: str | None = None  # pretrained: a safetensors file with extractor.*
-    patience: int | None = None  # evaluations without a better accuracy before both learning rates drop
-    factor: float = 0.1  # by which they drop
+    stem_epochs: int = 0  # of the stem that all begin with, on public data, before the first round
     upload_every: int = 1  # turns of a client; in between the server trains on the features it has
     skip_below: float = 0.0  # relative change of a sample's features under which they are not sent again
 
     def __post_init__(self) -> None:
-        for name in ("client_epochs", "server_epochs", "stem_epochs", "upload_every"):
+        for name in ("client_epochs", "server_epochs", "upload_every"):
             at_least(name, getattr(self, name), 1)
-        for name in ("alpha", "skip_below", "replay"):
+        for name in ("alpha", "skip_below", "replay", "stem_epochs"):
             at_least(name, getattr(self, name), 0)
-        if self.patience is not None:
-            at_least("patience", self.patience, 1)
         if not self.temperature > 0:
             raise ExperimentError(f"temperature is {self.temperature}; a number above 0 is expected")
-        if not 0 < self.factor < 1:
-            raise ExperimentError(f"factor is {self.factor}; a number between 0 and 1 is expected")
-        if (self.start == "pretrained") != (self.checkpoint is not None):
-            raise ExperimentError(
-                f'start is "{self.start}" and checkpoint is {self.checkpoint}; "pretrained" goes with a file of weights'
-            )
         if self.replay and self.batches == "by-client":
             raise ExperimentError('replay mixes what came with what is there; it goes with batches = "mixed"')
         if self.quota and not self.asynchronous:
@@ -153,42 +139,37 @@ class FedGKT(Method[State]):
         for edge in dict.fromkeys(world.client_architectures):
             half = world.server_architecture
             check_pair(edge.build(), half.build(), edge.shape, world.classes, edge.name, half.name)
-        if self.start == "shared-stem":
-            world.need_public_labels(
-                'start = "shared-stem" (not "scratch", where all clients begin with one random stem) trains a stem on '
-                "public samples and their labels"
-            )
-        if self.start != "scratch":
-            stem = (
-                self.stem_from_file()
-                if self.start == "pretrained"
-                else _extractor(world.client_architectures[0].build())
-            )
+        if self.stem_epochs:
+            world.need_public_labels("stem_epochs trains the stem on public samples and their labels")
+            stem = extractor_of(world.client_architectures[0].facts.initial)
             for edge in dict.fromkeys(world.client_architectures):
-                load_weights(tensors_of(edge.build().get_submodule("extractor")), stem, f"the extractor of {edge.name}")
+                load_weights(extractor_of(tensors_of(edge.build())), stem, f"the extractor of {edge.name}")
         if self.skip_below and world.augment and self.augment_features:
             raise ExperimentError(
                 "skip_below finds nothing to skip: features of freshly augmented images change every time; set "
                 "augment_features = false"
             )
 
+    @property
+    def sends(self) -> bool:
+        """With `asynchronous`."""
+        return self.asynchronous
+
     def init(self, server: Server) -> State:
         """A fresh server model."""
         model = server.model()
-        shapes = dict.fromkeys(_shape(server.world, k) for k in range(len(server.world.client_architectures)))
-        return State(model, server.optimizer(model), {shape: server.spool() for shape in shapes})
+        return State(model, server.optimizer(model), FeatureStore.of(server))
 
     def round(self, server: Server, state: State, fleet: Fleet) -> None:
         """Algorithm 1: local training in parallel, server training on all uploads, transfer back."""
-        if server.round == 1:
-            state.stem = self.first_stem(server)
-        set_rate(state.optimizer, server.world.server_optimizer.lr * self.rate(server))
+        if server.round == 1 and self.stem_epochs:
+            state.stem = self.trained_stem(server)
         if self.asynchronous:
             self.asynchronous_round(server, state, fleet)
             return
         bodies = {k: self.feedback(server, state, k) for k in fleet.cohort()}
-        replies = fleet.ask(self.local_training, bodies)
-        came = sorted(reply.client for reply in replies if self.accept(server, state, fleet, reply))
+        replies = fleet.ask(self.local_training, bodies, accept=self.accept(server, state))
+        came = sorted(self.keep(state, reply) for reply in replies)
         if came:
             self.train_server(server, state, came)
 
@@ -200,82 +181,65 @@ class FedGKT(Method[State]):
             fleet.send(self.local_training, {k: self.feedback(server, state, k) for k in wanted})
 
         send(fleet.idle())
-        for reply in fleet.arrivals(self.local_training, count=server.world.clients):
-            if self.accept(server, state, fleet, reply):
-                self.train_server(server, state, [reply.client])
+        uploads, accept = server.world.clients, self.accept(server, state)
+        for reply in fleet.arrivals(self.local_training, count=uploads, accept=accept):
+            self.train_server(server, state, [self.keep(state, reply)])
             send([reply.client])
 
     # ---- the server ----
 
+    def trained_stem(self, server: Server) -> Weights:
+        """The extractor that all clients begin with, after some epochs on public data."""
+        model = server.world.client_architectures[0].build()
+        settings = server.world.client_optimizer
+        assert server.public is not None  # checked before the run
+        public = server.batches(server.public, settings.batch_size, epochs=self.stem_epochs)
+        fit(
+            settings.build(model.parameters()), public, lambda batch: F.cross_entropy(model(batch.images), batch.labels)
+        )
+        return {name: tensor.cpu() for name, tensor in extractor_of(copy_weights(model)).items()}
+
+    def start(self, world: World, state: State, client: int) -> Weights | None:
+        """Weights that a client begins with and cannot make itself; None if there are none."""
+        return {**world.client_architecture(client).fitting, **state.stem} or None
+
     def feedback(self, server: Server, state: State, client: int) -> Feedback:
         """What a client is told before it trains."""
         turn = state.turns[client] = state.turns.get(client, 0) + 1
-        known = state.known.get(client)
-        told = known is not None and self.distill != "none"
+        store = state.store
+        begun = client in store.turns
+        told = begun and self.distill != "none"
         return Feedback(
-            logits=known["answers"] if known and told else None,
-            ids=known["ids"] if known and told else None,
-            stem=state.stem if state.stem and known is None else None,
-            rate=self.rate(server),
-            upload=client not in state.holds or (turn - 1) % self.upload_every == 0,
+            logits=store.answers[client] if told else None,
+            ids=store.ids[client] if told else None,
+            start=None if begun else self.start(server.world, state, client),
+            upload=not begun or (turn - 1) % self.upload_every == 0,
             turn=turn,
-            holds=state.holds.get(client, 0),
+            holds=store.turns.get(client, 0),
         )
 
-    def rate(self, server: Server) -> float:
-        """The share of the learning rates that is left after the plateaus so far."""
-        return 1.0 if self.patience is None else self.factor ** drops(server.history, self.patience)
-
-    def accept(self, server: Server, state: State, fleet: Fleet, reply: Reply[Knowledge]) -> bool:
-        """Keep an upload; False, and an event, if there is something wrong with it."""
-        client, upload = reply.client, reply.body
-        reason = self.refusal(server.world, state, client, upload)
-        if reason:
-            fleet.refuse(reply, reason)
-            return False
-        if not len(upload.ids):
-            return True  # the server has it all
-        spool = state.features[_shape(server.world, client)]
-        if len(upload.ids) == len(self.ids_of(server.world, state, client, upload)):
-            spool.put(client, upload.features)
-            known = {"labels": upload.labels, "logits": upload.logits, "ids": upload.ids}
-            state.known[client] = {**known, "answers": torch.zeros_like(upload.logits)}
-        else:
-            known = state.known[client]
-            changed = torch.searchsorted(known["ids"], upload.ids)
-            spool.put(client, upload.features, at=changed)
-            known["logits"] = known["logits"].index_copy(0, changed, upload.logits)
-        state.holds[client] = upload.turn
-        return True
-
-    def refusal(self, world: World, state: State, client: int, upload: Knowledge) -> str:
+    def accept(self, server: Server, state: State) -> Callable[[Reply[Knowledge]], str]:
         """Why an upload cannot be used; nothing if it can."""
-        own, ids = self.ids_of(world, state, client, upload), upload.ids
-        n = len(ids)
-        if world.data.own and client not in state.known and not (n and bool((ids.diff() > 0).all())):
-            return f"{n} ids came first that are not ascending, at least one"
-        if n == len(own) or client not in state.features[_shape(world, client)]:  # there is nothing to stand beside
-            return "" if torch.equal(ids, own) else f"{n} ids came that are not the {len(own)} of client {client}"
-        if upload.beside != state.holds.get(client):
-            return f"{n} of {len(own)} samples came beside upload {upload.beside}; {state.holds.get(client)} is here"
-        if not bool((ids.diff() > 0).all()) or not bool(torch.isin(ids, own).all()):
-            return f"{n} ids came that are not ascending ids of client {client}"
-        return ""
+        data = server.world.data
 
-    def ids_of(self, world: World, state: State, client: int, upload: Knowledge) -> Tensor:
-        """All samples of a client: those it was dealt, or, of its own, those that its first upload had."""
-        if not world.data.own:
-            return world.data.clients[client]
-        return state.known[client]["ids"] if client in state.known else upload.ids
+        def refusal(reply: Reply[Knowledge]) -> str:
+            dealt = None if data.own else data.clients[reply.client]
+            return state.store.refusal(reply.client, reply.body.ids, reply.body.beside, dealt)
+
+        return refusal
+
+    def keep(self, state: State, reply: Reply[Knowledge]) -> int:
+        """Put an upload into the store; whose it is."""
+        upload = reply.body
+        state.store.put(reply.client, upload.ids, upload.features, upload.labels, upload.logits, upload.turn)
+        return reply.client
 
     def train_server(self, server: Server, state: State, clients: Sequence[int]) -> None:
         """E_s epochs of equation 8; the logits of the last epoch go back."""
-        held = [k for k in sorted(state.holds) if self.replay and k not in clients]
-        everybody = [*clients, *held]
-        labels, z_k, z_s = (
-            torch.cat([state.known[k][name] for k in everybody]) for name in ("labels", "logits", "answers")
-        )
-        device = server.world.device
+        store, device = state.store, server.world.device
+        others = [k for k in sorted(store.turns) if self.replay and k not in clients]
+        everybody = [*clients, *others]
+        z_k, z_s = store.rows(store.logits, everybody), store.rows(store.answers, everybody)
 
         def l_s(batch: Batch) -> Tensor:  # equation 6
             logits = state.model(batch.images)
@@ -286,98 +250,49 @@ class FedGKT(Method[State]):
             return loss
 
         state.model.train()
-        fit(state.optimizer, self.server_batches(server, state, clients, held, labels), l_s)
-        for k, answers in zip(everybody, z_s.split_with_sizes([len(state.known[k]["ids"]) for k in everybody])):
-            state.known[k]["answers"] = answers.clone()
+        fit(state.optimizer, self.server_batches(server, state, clients, others), l_s)
+        store.answer(everybody, z_s)
         if self.upload_every == 1 and not self.skip_below and not self.replay:
-            for spool in state.features.values():
-                spool.clear()
+            store.forget_features()
 
     def server_batches(
-        self, server: Server, state: State, clients: Sequence[int], held: Sequence[int], labels: Tensor
+        self, server: Server, state: State, clients: Sequence[int], others: Sequence[int]
     ) -> Iterator[Batch]:
-        """E_s epochs over what these clients sent, and some of what is held; ids are rows over all of them."""
-        world = server.world
-        everybody = [*clients, *held]
-        sizes = [len(state.known[k]["ids"]) for k in everybody]
-        rows = dict(zip(everybody, torch.arange(sum(sizes)).split_with_sizes(sizes)))
-        groups: dict[object, list[int]] = {}  # batches do not reach over groups
-        for k in everybody:
-            groups.setdefault(_shape(world, k) if self.batches == "mixed" else k, []).append(k)
+        """E_s epochs over what these clients sent, and some of what others sent before."""
+        world, first = server.world, clients[0]
+        turn = state.turns.get(first, 0)
+        uploads = (turn,) if self.asynchronous else ()  # of one client there may be several in a round
         for epoch in range(self.server_epochs):
-            generator = torch_generator(server.seed("shuffle", epoch, clients[0]))
-            again = torch_generator(server.seed("replay", epoch, clients[0], state.turns.get(clients[0], 0)))
-            plan: list[tuple[list[int], Tensor]] = []
-            for group in groups.values():
-                new = sum(len(rows[k]) for k in group if k in clients)
-                old = torch.randperm(sum(len(rows[k]) for k in group) - new, generator=again)
-                index = torch.cat([torch.arange(new), new + old[: round(self.replay * new)]])
-                index = index[torch.randperm(len(index), generator=generator)]
-                size = world.server_optimizer.batch_size
-                plan += [(group, part) for part in index.split_with_sizes(batch_sizes(len(index), size))]
-            if self.batches == "mixed" and len(groups) > 1:
-                plan = [plan[i] for i in torch.randperm(len(plan), generator=generator)]
-            for group, part in plan:
-                features = state.features[_shape(world, group[0])].take(group, part)
-                if features.ndim == 4:
-                    features = features.contiguous(memory_format=torch.channels_last)
-                at = torch.cat([rows[k] for k in group])[part]
-                yield Batch(features.to(world.device), labels[at].to(world.device), at)
-
-    # ---- where the extractors begin ----
-
-    def first_stem(self, server: Server) -> Weights:
-        """The extractor that all clients begin with; empty for the random one that they can make themselves."""
-        if self.start == "scratch":
-            return {}
-        if self.start == "pretrained":
-            return self.stem_from_file()
-        model = server.world.client_architectures[0].build()
-        settings = server.world.client_optimizer
-        assert server.public is not None  # checked before the run
-        public = server.batches(server.public, settings.batch_size, epochs=self.stem_epochs)
-        fit(
-            settings.build(model.parameters()), public, lambda batch: F.cross_entropy(model(batch.images), batch.labels)
-        )
-        return _extractor(model)
-
-    def stem_from_file(self) -> Weights:
-        """The tensors `extractor.*` of the checkpoint."""
-        path = Path(self.checkpoint or "")
-        try:
-            tensors = load_file(path)
-        except (OSError, SafetensorError) as error:
-            raise ExperimentError(f"checkpoint {path} cannot be read as a safetensors file: {error}") from None
-        stem = {name.removeprefix("extractor."): t for name, t in tensors.items() if name.startswith("extractor.")}
-        if not stem:
-            raise ExperimentError(
-                f"checkpoint {path} has no tensors extractor.*; it has {', '.join(sorted(tensors)[:4])}, ..."
-            )
-        return stem
+            for batch in state.store.epoch(
+                clients,
+                others,
+                size=world.server_optimizer.batch_size,
+                mixed=self.batches == "mixed",
+                replay=self.replay,
+                shuffle=torch_generator(server.seed("shuffle", epoch, first, *uploads)),
+                again=torch_generator(server.seed("replay", epoch, first, turn)),
+            ):
+                yield Batch(batch.images.to(world.device), batch.labels.to(world.device), batch.ids)
 
     # ---- the client ----
 
     @on_client
     def local_training(self, client: Client, request: Feedback) -> Knowledge:
         """ClientLocalTraining: E_c epochs of equation 10, then features and logits of every sample."""
-        model = self.edge_model(client, request.stem)
-        optimizer = client.optimizer(model)
-        load_optimizer_tensors(optimizer, client.state.get("optimizer", {}))
-        set_rate(optimizer, client.world.client_optimizer.lr * request.rate)
+        self.begin(client, request.start)
+        model, optimizer = client.own_model()
         fit(optimizer, client.batches(epochs=self.client_epochs), self.l_c(model, request))
-        sent = client.state.get("sent", {})
         knowledge = self.extract(client, model.eval(), request)
+        client.keep(model, optimizer)
         if self.skip_below and request.upload:
-            knowledge, sent = self.skip(knowledge, sent, request.holds)
-        client.state = {"model": model.state_dict(), "optimizer": optimizer_tensors(optimizer), "sent": sent}
+            knowledge, sent = self.skip(knowledge, client.state.get("sent", {}), request.holds)
+            client.state = {**client.state, "sent": sent}
         return knowledge
 
-    def edge_model(self, client: Client, stem: Weights | None) -> nn.Module:
-        """The client's small model as it left it, or as it begins."""
-        model = client.model(client.state.get("model"))
-        if stem and "model" not in client.state:
-            load_weights(tensors_of(model.get_submodule("extractor")), stem, "the extractor")
-        return model
+    def begin(self, client: Client, start: Weights | None) -> None:
+        """Give a client that has not begun its first weights."""
+        if "model" not in client.state:
+            client.state = {**client.state, "model": first_weights(client.world, client.id, start)}
 
     def l_c(self, model: nn.Module, feedback: Feedback) -> Callable[[Batch], Tensor]:
         """Equation 7: cross-entropy, and distillation from the server once it has answered."""
@@ -402,7 +317,7 @@ class FedGKT(Method[State]):
                 features = model.get_submodule("extractor")(batch.images)
                 parts.append((features, model.get_submodule("classifier")(features), batch.labels, batch.ids))
         if not parts:
-            shape = client.world.client_architecture(client.id).probe.features or ()
+            shape = client.world.client_architecture(client.id).facts.features or ()
             nothing = torch.empty(0, dtype=torch.int64)
             parts.append((torch.empty(0, *shape), torch.empty(0, client.world.classes), nothing, nothing))
         features, logits, labels, ids = (torch.cat(tensors) for tensors in zip(*parts))
@@ -427,9 +342,10 @@ class FedGKT(Method[State]):
 
     def evaluate(self, server: Server, state: State, fleet: Fleet) -> Metrics:
         """Each client runs its final model, where it is: the server's model travels, booked apart."""
-        weights = state.model.state_dict()
-        begun, not_begun = ServerModel(weights), ServerModel(weights, state.stem or None)
-        bodies = {k: begun if k in state.known else not_begun for k in fleet.clients()}
+        weights, world = state.model.state_dict(), server.world
+        kinds = len(world.client_architectures)  # dealt in turn
+        begun, new = ServerModel(weights), [ServerModel(weights, self.start(world, state, k)) for k in range(kinds)]
+        bodies = {k: begun if k in state.store.turns else new[k % kinds] for k in fleet.clients()}
         with fleet.aside("evaluation"):
             replies = list(fleet.ask(self.test, bodies, in_order=True))
         clients = {reply.client: reply.body.stacked for reply in replies}
@@ -444,16 +360,16 @@ class FedGKT(Method[State]):
     @on_client
     def test(self, client: Client, request: ServerModel) -> Accuracies:
         """The stacked model and the small model on the test set."""
-        edge = self.edge_model(client, request.stem)
+        self.begin(client, request.start)
+        edge = client.kept_model()
         stacked = nn.Sequential(edge.get_submodule("extractor"), client.server_model(request.weights))
         return Accuracies(client.evaluate(stacked).accuracy, client.evaluate(edge).accuracy)
 
     def client_model(self, server: Server, state: State, client: int, kept: ClientState) -> nn.Module:
         """The client's extractor followed by the server's model."""
-        first = server.world.client_architecture(client).probe.initial
-        extractor = server.client_model(client, kept.get("model", first)).get_submodule("extractor")
-        if state.stem and "model" not in kept:
-            load_weights(tensors_of(extractor), state.stem, "the extractor")
+        if "model" not in kept:
+            kept = {"model": first_weights(server.world, client, self.start(server.world, state, client))}
+        extractor = server.kept_model(client, kept).get_submodule("extractor")
         return nn.Sequential(OrderedDict(extractor=extractor, server=state.model))
 
     def server_model(self, server: Server, state: State) -> nn.Module:
@@ -461,10 +377,22 @@ class FedGKT(Method[State]):
         return state.model
 
 
-def _extractor(model: nn.Module) -> Weights:
-    return copy_weights(model.get_submodule("extractor"))
+def extractor_of(weights: Weights) -> Weights:
+    """The part of a model's weights that is its extractor's, by the names of the model."""
+    return {name: tensor for name, tensor in weights.items() if name.startswith("extractor.")}
 
 
-def _shape(world: World, client: int) -> str:
-    """The shape of a client's features, as the name of the spool they are in."""
-    return "x".join(map(str, world.client_architecture(client).probe.features or ()))
+def first_weights(world: World, client: int, start: Weights | None) -> Weights:
+    """What a client begins with: a head of its own on the stem that all share, and over both what the server sent."""
+    return {**world.first_weights(client), **random_stem(world, client), **(start or {})}
+
+
+def random_stem(world: World, client: int) -> Weights:
+    """The first weights that extractors of one kind share, whatever the heads on them."""
+
+    def kind(stem: Weights) -> dict[str, torch.Size]:
+        return {name: tensor.shape for name, tensor in stem.items()}
+
+    own = extractor_of(world.client_architecture(client).facts.initial)
+    stems = (extractor_of(architecture.facts.initial) for architecture in world.client_architectures)
+    return next(stem for stem in stems if kind(stem) == kind(own))

@@ -22,20 +22,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from catchment.client import Client
+from catchment.core.architecture import Architecture
+from catchment.core.client import Client
+from catchment.core.declarations import Loss, client_weights, like
+from catchment.core.fleet import Fleet
+from catchment.core.method import on_client
+from catchment.core.replies import Reply
+from catchment.core.server import Server
 from catchment.data import Batch
 from catchment.errors import ExperimentError, at_least
-from catchment.expectations import Loss, client_weights, like
-from catchment.fleet import Fleet
-from catchment.losses import squared_distance
-from catchment.message import Payload
-from catchment.method import on_client
+from catchment.exchange.payload import Payload
+from catchment.families import checks
+from catchment.families.weights import GlobalState, OneModel
+from catchment.learning.losses import squared_distance
+from catchment.learning.training import fit
 from catchment.models import generating, modules_of
 from catchment.randomness import torch_generator
-from catchment.server import Server
-from catchment.training import fit
-from catchment.weights import GlobalState, OneModel
-from catchment.world import Architecture
 
 Item = TypeVar("Item")
 
@@ -58,7 +60,7 @@ class Modules(Payload):
 
 
 @dataclass(frozen=True)
-class FedKGF(OneModel[GlobalState]):
+class FedKGF(OneModel):
     """Base kernels, and permutation module upload."""
 
     client_epochs: int = 1
@@ -75,12 +77,8 @@ class FedKGF(OneModel[GlobalState]):
             raise ExperimentError("sign and bias are of generated kernels, and kernels = 0 generates none")
 
     def client_name(self, model: str) -> str:
-        """The model with m base kernels a convolution."""
+        """The model with m base kernels per convolution."""
         return generating(model, self.kernels, self.sign, self.bias) if self.kernels else model
-
-    def init(self, server: Server) -> GlobalState:
-        """The first weights of the clients' model."""
-        return GlobalState(server.world.client_architecture(0).probe.initial)
 
     def round(self, server: Server, state: GlobalState, fleet: Fleet) -> None:
         """Give every client a group by a fresh permutation, assemble what comes back; what does not stays as it was."""
@@ -89,12 +87,14 @@ class FedKGF(OneModel[GlobalState]):
         count = min(len(cohort), len(modules))
         order = torch.randperm(len(cohort), generator=torch_generator(server.seed("permutation"))).tolist()
         bodies = {cohort[order[group]]: Task(state.weights, group, count) for group in range(count)}
-        for reply in fleet.ask(self.local_training, bodies):
-            names = in_groups(modules, count)[bodies[reply.client].group]
-            if reply.body.weights.keys() == {name for module in names for name in module}:
-                state.weights = {**state.weights, **reply.body.weights}
-            else:
-                fleet.refuse(reply, f"other modules came than those of group {bodies[reply.client].group}")
+
+        def accept(reply: Reply[Modules]) -> str:
+            group = bodies[reply.client].group
+            names = [name for module in in_groups(modules, count)[group] for name in module]
+            return checks.names(reply.body.weights, names, f"the modules of group {group}")
+
+        for reply in fleet.ask(self.local_training, bodies, accept=accept):
+            state.weights = {**state.weights, **reply.body.weights}
 
     @on_client
     def local_training(self, client: Client, request: Task) -> Modules:
@@ -119,7 +119,7 @@ def modules_of_clients(architecture: Architecture) -> list[list[str]]:
 
 
 def in_groups(items: Sequence[Item], count: int) -> list[list[Item]]:
-    """Consecutive items in so many groups, whose sizes differ by at most one; the first ones are the larger."""
+    """Consecutive items in `count` groups, whose sizes differ by at most one; the first ones are the larger."""
     size, larger = divmod(len(items), count)
     starts = [group * size + min(group, larger) for group in range(count + 1)]
     return [list(items[start:end]) for start, end in itertools.pairwise(starts)]

@@ -4,7 +4,8 @@ Clients of any architecture talk in class scores: all score the same public samp
 the scores, every client first fits its own to them (digest) and then trains on its private data (revisit).
 
 Departures: transfer learning lasts a fixed number of epochs, where the authors stop early. With `transfer_epochs = 0`,
-which is not in the paper, a client begins with one revisit.
+which is not in the paper, a client begins with one revisit. With `data.augment`, scores are of plain images, and the
+digest sees augmented ones.
 """
 
 from __future__ import annotations
@@ -16,11 +17,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from catchment.client import Client
+from catchment.core.client import Client
+from catchment.core.fleet import Fleet
+from catchment.core.method import on_client
+from catchment.core.server import Server
+from catchment.core.world import World
 from catchment.data import Batch
 from catchment.errors import at_least
-from catchment.fleet import Fleet
-from catchment.logits import (
+from catchment.families.logits import (
     OwnModels,
     Predictions,
     Question,
@@ -29,18 +33,13 @@ from catchment.logits import (
     drawn,
     free,
     gather,
-    keep,
-    own_model,
     places,
     predictions_of,
     public_of,
     train_on,
 )
-from catchment.losses import distillation
-from catchment.method import on_client
-from catchment.server import Server
-from catchment.training import fit
-from catchment.world import World
+from catchment.learning.losses import distillation
+from catchment.learning.training import fit
 
 
 @dataclass
@@ -90,18 +89,18 @@ class FedMD(OwnModels[State]):
     @on_client
     def communicate(self, client: Client, request: Question) -> Predictions:
         """The class scores of this round's public samples; a client that has not begun does so first."""
-        model, optimizer = own_model(client)
+        model, optimizer = client.own_model()
         if "model" not in client.state:
             if self.transfer_epochs:
                 train_on(client, public_of(client.world), model, optimizer, self.transfer_epochs)
             train_on(client, client.train, model, optimizer, self.transfer_epochs or self.client_epochs)
-            keep(client, model, optimizer)
+            client.keep(model, optimizer)
         return Predictions(predictions_of(client, model, drawn(client.world, client.round, self.alignment)))
 
     @on_client
     def digest_and_revisit(self, client: Client, request: Predictions) -> Trained:
         """Approach the consensus on the public samples, then train on private data."""
-        model, optimizer = own_model(client)
+        model, optimizer = client.own_model()
         samples = drawn(client.world, client.round, self.alignment)
 
         def approach(batch: Batch) -> Tensor:
@@ -111,5 +110,5 @@ class FedMD(OwnModels[State]):
 
         fit(optimizer, client.batches(samples, epochs=self.public_epochs), approach)
         loss = train_on(client, client.train, model, optimizer, self.client_epochs)
-        keep(client, model, optimizer)
+        client.keep(model, optimizer)
         return Trained(loss)

@@ -1,8 +1,8 @@
 """FedPM: Isik et al., Sparse Random Networks for Communication-Efficient Federated Learning, ICLR 2023.
 
 The weights are random and stay so; what is learned is which of them to keep. A client trains a probability for each
-weight and sends one draw of the mask, a bit a weight or less; the server takes the share of clients that kept a weight
-for its new probability.
+weight and sends one draw of the mask, a bit per weight or less; the server takes the share of clients that kept a
+weight for its new probability.
 
 Departures: the paper's networks have no batch normalisation. Here convolutions and linear layers are masked, all other
 parameters stay at their first values, and running statistics travel and are averaged. Weights are plus or minus the
@@ -13,7 +13,7 @@ draw of the mask. `reset_every` counts rounds.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
@@ -21,25 +21,27 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from catchment.averaging import WeightedMean
-from catchment.client import Client, ClientState
+from catchment.core.architecture import Architecture
+from catchment.core.client import Client
+from catchment.core.declarations import Loss, Samples, like
+from catchment.core.fleet import Fleet
+from catchment.core.method import Method, Metrics, on_client
+from catchment.core.server import Server
+from catchment.core.versions import ClientState
+from catchment.core.world import World
 from catchment.data import Batch
 from catchment.errors import ExperimentError, ModelError, at_least
-from catchment.expectations import Loss, Samples, like
-from catchment.fleet import Fleet
-from catchment.message import Payload
-from catchment.method import Method, Metrics, on_client
+from catchment.exchange.payload import Payload
+from catchment.families.weights import buffers_of, client_buffers, evaluate_global, parameters_of
+from catchment.learning.averaging import WeightedMean
+from catchment.learning.training import Weights, fit
 from catchment.randomness import torch_generator
-from catchment.server import Server
-from catchment.training import Weights, fit
-from catchment.weights import buffers_of, client_buffers, evaluate_global, parameters_of
-from catchment.world import Architecture, World
 
 
 def client_masks(world: World, client: int) -> Weights:
     """A mask for each parameter that has one."""
     architecture = world.client_architecture(client)
-    return {name: architecture.probe.initial[name].bool() for name in masked(architecture)}
+    return {name: architecture.facts.initial[name].bool() for name in masked(architecture)}
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,8 @@ class State:
 class FedPM(Method[State]):
     """Masks over frozen random weights."""
 
+    models: ClassVar[tuple[str, ...]] = ("theta", "buffers")
+    derives_weights: ClassVar[bool] = True
     client_epochs: int = 1
     clamp: float = 0.01  # probabilities stay as far from 0 and 1
     reset_every: int = 1  # rounds of which the server counts masks together
@@ -98,10 +102,10 @@ class FedPM(Method[State]):
         """Probabilities between 0 and 1, at random."""
         architecture = server.world.client_architecture(0)
         theta = {
-            name: torch.rand(architecture.probe.initial[name].shape, generator=_generator(server.world, "theta", name))
+            name: torch.rand(architecture.facts.initial[name].shape, generator=_generator(server.world, "theta", name))
             for name in masked(architecture)
         }
-        return State(theta, {name: b.cpu() for name, b in buffers_of(architecture.build()).items()})
+        return State(theta, {name: architecture.facts.initial[name] for name in buffers_of(architecture.build())})
 
     def round(self, server: Server, state: State, fleet: Fleet) -> None:
         """Send probabilities to the cohort, count what is kept in the masks that come back."""
@@ -124,7 +128,7 @@ class FedPM(Method[State]):
         architecture, device = client.world.client_architecture(client.id), client.world.device
         fixed = {name: w.to(device) for name, w in frozen(architecture).items()}
         s = {name: theta.clamp(self.clamp, 1 - self.clamp).logit() for name, theta in request.theta.items()}
-        model = client.model({**architecture.probe.initial, **request.buffers, **s})  # whose parameters are scores
+        model = client.model({**architecture.facts.initial, **request.buffers, **s})  # whose parameters are scores
         draws = torch_generator(client.seed("draws"))
 
         def masked_loss(batch: Batch) -> Tensor:
@@ -149,7 +153,7 @@ class FedPM(Method[State]):
     def global_weights(self, server: Server, state: State) -> Weights:
         """The frozen weights under one draw of the mask, the same in every round."""
         architecture = server.world.client_architecture(0)
-        weights = {**architecture.probe.initial, **frozen(architecture), **state.buffers}
+        weights = {**architecture.facts.initial, **frozen(architecture), **state.buffers}
         for name, theta in state.theta.items():
             drawn = torch.rand(theta.shape, generator=_generator(server.world, "mask", name)) < theta
             weights[name] = weights[name].cpu() * drawn
@@ -180,7 +184,7 @@ def frozen(architecture: Architecture) -> Weights:
     """
     weights = {}
     for name, w in parameters_of(architecture.build()).items():
-        first = w.cpu().contiguous()
+        first = architecture.facts.initial[name].contiguous()
         deviation = float(np.sqrt(np.square(first.double().numpy()).mean()))
         weights[name] = first.sign() * deviation if w.dim() >= 2 else first
     return weights

@@ -14,19 +14,19 @@ from typing import ClassVar
 import torch.nn.functional as F
 from torch import Tensor
 
-from catchment.client import Client
+from catchment.core.client import Client
+from catchment.core.fleet import Fleet
+from catchment.core.method import on_client
+from catchment.core.server import Server
 from catchment.data import Batch
 from catchment.errors import at_least
-from catchment.fleet import Fleet
-from catchment.losses import squared_distance
-from catchment.method import on_client
-from catchment.server import Server
-from catchment.training import fit
-from catchment.weights import GlobalModel, GlobalState, LocalModel, OneModel, mean_model
+from catchment.families.weights import GlobalModel, GlobalState, LocalModel, OneModel, mean_model
+from catchment.learning.losses import squared_distance
+from catchment.learning.training import fit
 
 
 @dataclass(frozen=True)
-class FedProx(OneModel[GlobalState]):
+class FedProx(OneModel):
     """Federated averaging with a proximal term."""
 
     aggregates: ClassVar[bool] = True
@@ -36,15 +36,11 @@ class FedProx(OneModel[GlobalState]):
     def __post_init__(self) -> None:
         at_least("client_epochs", self.client_epochs, 1)
 
-    def init(self, server: Server) -> GlobalState:
-        """The first weights of the clients' model."""
-        return GlobalState(server.world.client_architecture(0).probe.initial)
-
     def round(self, server: Server, state: GlobalState, fleet: Fleet) -> None:
         """Send the model to the cohort, average what comes back."""
         bodies = dict.fromkeys(fleet.cohort(), GlobalModel(state.weights))
         replies = fleet.ask(self.local_training, bodies, in_order=True)
-        state.weights = mean_model(server, replies, state.weights) or state.weights
+        state.weights = mean_model(server, replies) or state.weights
 
     @on_client
     def local_training(self, client: Client, request: GlobalModel) -> LocalModel:

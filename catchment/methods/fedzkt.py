@@ -18,28 +18,32 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from catchment.client import Client, ClientState
+from catchment.core.client import Client
+from catchment.core.declarations import Loss, client_weights, like
+from catchment.core.fleet import Fleet
+from catchment.core.method import Method, Metrics, on_client
+from catchment.core.replies import Reply
+from catchment.core.server import Server
+from catchment.core.versions import ClientState
+from catchment.core.world import World
 from catchment.data import Batch
-from catchment.ensembles import Ensemble
 from catchment.errors import Diverged, ExperimentError, ModelError, at_least
-from catchment.expectations import Loss, client_weights, like
-from catchment.fleet import Fleet
-from catchment.losses import distillation, squared_distance
-from catchment.message import Payload
-from catchment.method import Method, Metrics, on_client
+from catchment.exchange.payload import Payload
+from catchment.families import checks
+from catchment.learning.ensembles import Ensemble
+from catchment.learning.losses import distillation, squared_distance
+from catchment.learning.optimizers import OptimizerSettings, set_rate
+from catchment.learning.precision import in_precision
+from catchment.learning.training import Weights, copy_weights, fit, load_weights, tensors_of
 from catchment.models import build_generator, is_half
-from catchment.optimizers import OptimizerSettings, set_rate
 from catchment.randomness import seeded_globals, torch_generator
-from catchment.server import Server
-from catchment.training import Weights, copy_weights, fit, load_weights, tensors_of
-from catchment.world import World
 
 SHOWN = 36  # generated images in a report
 
@@ -108,6 +112,8 @@ def gradient_norms(u: Tensor, v: Tensor, images: Tensor) -> dict[str, float]:
 class FedZKT(Method[State]):
     """Zero-shot knowledge transfer."""
 
+    models: ClassVar[tuple[str, ...]] = ("model", "weights")
+    derives_weights: ClassVar[bool] = True
     client_epochs: int = 5  # T_l
     iterations: int = 200  # n_D
     loss: Literal["sl", "kl", "l1"] = "sl"
@@ -148,25 +154,33 @@ class FedZKT(Method[State]):
         """A fresh global model and generator."""
         model = server.model()
         generator = self.first_generator(server.world, server.seed("generator"))
-        settings = OptimizerSettings(name="adam", lr=self.generator_lr)
-        return State(model, server.optimizer(model), generator, settings.build(generator.parameters()))
+        generator_optimizer = server.optimizer(generator, self.generator_settings(server.world))
+        return State(model, server.optimizer(model), generator, generator_optimizer)
+
+    def generator_settings(self, world: World) -> OptimizerSettings:
+        """G's Adam, whose rate follows the schedule of the server."""
+        return OptimizerSettings(name="adam", lr=self.generator_lr, schedule=world.server_optimizer.schedule)
 
     def first_generator(self, world: World, seed: int) -> nn.Module:
         """G with random weights."""
         generator = build_generator(
             self.generator, world.data.dataset.shape, self.noise, self.width, seed, world.initial
         )
-        return generator.to(world.device, memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+        generator.to(world.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return in_precision(generator, world.precision, world.device)
 
     def round(self, server: Server, state: State, fleet: Fleet) -> None:
         """Algorithm 1: the active devices train, the server transfers; who is idle keeps its weights and teaches."""
         active = []
         bodies = {k: Transferred(state.weights.get(k)) for k in fleet.cohort()}
         images = self.shown(server, state)
-        for reply in fleet.ask(self.device_update, bodies, in_order=True):
-            if reason := self.refusal(server, reply.client, reply.body.weights, images):
-                fleet.refuse(reply, reason)
-                continue
+
+        def accept(reply: Reply[OnDeviceModel]) -> str:
+            with torch.no_grad():
+                logits = server.client_model(reply.client, reply.body.weights).eval()(images)
+            return checks.finite(logits, "generated images")
+
+        for reply in fleet.ask(self.device_update, bodies, in_order=True, accept=accept):
             state.weights[reply.client] = reply.body.weights
             active.append(reply.client)
         if active:
@@ -198,12 +212,6 @@ class FedZKT(Method[State]):
         self.to_devices(server, state, Ensemble(self.groups(server.world, students)))
         state.weights |= {k: copy_weights(student) for k, student in students.items()}
 
-    def refusal(self, server: Server, client: int, weights: Weights, images: Tensor) -> str:
-        """Why an upload cannot teach; nothing if it can."""
-        with torch.no_grad():
-            logits = server.client_model(client, weights).eval()(images)
-        return "" if bool(logits.isfinite().all()) else "its logits of generated images hold NaN or infinity"
-
     def to_global(self, server: Server, state: State, f_ens: Ensemble) -> None:
         """n_D times: the generator raises the disagreement of F and f_ens (equation 2), F lowers it."""
         loss = LOSSES[self.loss]
@@ -225,7 +233,7 @@ class FedZKT(Method[State]):
 
     def to_devices(self, server: Server, state: State, students: Ensemble) -> None:
         """n_D times: every student learns from F on generated inputs (equation 8, KL)."""
-        optimizer = server.world.server_optimizer.build(students.parameters())
+        optimizer = server.optimizer(students)
         state.model.eval()
         for (z,) in self.noises(server, "to_devices"):
             with torch.no_grad():
@@ -258,8 +266,8 @@ class FedZKT(Method[State]):
         if self.milestones == "run":
             done, of = (server.round - 1) * self.iterations + n, server.rounds * self.iterations
         passed = (done >= of / 2) + (done >= of * 3 / 4) if self.milestones != "none" else 0
-        set_rate(state.optimizer, server.world.server_optimizer.lr * self.factor**passed)
-        set_rate(state.generator_optimizer, self.generator_lr * self.factor**passed)
+        set_rate(state.optimizer, server.rate() * self.factor**passed)
+        set_rate(state.generator_optimizer, server.rate(self.generator_settings(server.world)) * self.factor**passed)
 
     def device_model(self, server: Server, state: State, client: int) -> nn.Module:
         """A module of its own for a device."""
@@ -300,8 +308,7 @@ class FedZKT(Method[State]):
 
     def client_model(self, server: Server, state: State, client: int, kept: ClientState) -> nn.Module:
         """The device's model after its last transfer; the first weights if it was never heard."""
-        first = server.world.client_architecture(client).probe.initial
-        return server.client_model(client, state.weights.get(client, first))
+        return server.client_model(client, state.weights.get(client))
 
     def server_model(self, server: Server, state: State) -> nn.Module:
         """The global model."""

@@ -1,86 +1,178 @@
 """Split learning: Gupta, Raskar, Distributed learning of deep neural network over multiple agents, JNCA 2018;
 Vepakomma et al., Split learning for health: Distributed deep learning without sharing raw patient data, 2018.
+SplitFed: Thapa et al., SplitFed: When Federated Learning Meets Split Learning, AAAI 2022.
 
-The device holds the first layers f_e, the server the rest f_s. For every batch, features H and labels go up, the
-server steps at once, and dL/dH comes down. Clients work one after another, each from the extractor of the one before.
+The device holds the first layers f_e, the server the rest f_s. For every batch, features H and labels go up, the server
+steps at once, and dL/dH comes down. In split learning clients work one after another, each from the extractor of the
+one before. In SplitFed all work at once, and the extractors are averaged at the end of a round; in its v2 there is one
+server half, which takes the clients' batches in turn, in v1 each client has a copy of it, and these are averaged too.
 
 Departures:
-- Extractors are handed over through the server. The paper's clients may also pass them on directly; the bytes are the
-  same, and are booked.
-- Only weights (and buffers) are handed over. A client's optimiser state stays with it, and waits for its next turn.
 - The features of a batch are made a second time when their gradient comes, because nothing but declared state lives
   between two messages. They are the same; the clock and the count of work have one forward pass more.
-- A client that is lost in its turn leaves no trace in the extractor. The steps that the server made with it stay.
+- Split learning hands extractors over through the server. The paper's clients may also pass them on directly; the
+  bytes are the same, and are booked. Only weights (and buffers) are handed over: a client's optimiser state stays with
+  it, and waits for its next turn.
+- In SplitFed v2 the server takes the batches of a step in the order of the clients, where the paper draws an order.
+- Clients of SplitFed may have unequal data: one that has done its batches waits for the others.
+- The optimisers of what SplitFed averages (extractors; server halves in v1) start afresh in every round, as in FedAvg:
+  their state belongs to weights that are gone. In v2 the server's optimiser goes on.
+- A client that is lost in its turn leaves no trace in the extractor. The steps that the server made with it stay, but
+  for those of its copy in v1.
 """
 
 from __future__ import annotations
 
+import copy
+from collections import OrderedDict
+from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
-from torch import nn
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
-from catchment.client import Client, ClientState
-from catchment.errors import at_least
-from catchment.fleet import Fleet
-from catchment.method import Method, Metrics, on_client
-from catchment.server import Server
-from catchment.splitting import (
-    KEPT,
-    Extractor,
-    Features,
-    Gradient,
-    SplitState,
-    Trained,
-    begin_turn,
-    check_halves,
-    continue_turn,
-    end_turn,
-    evaluate_stacked,
-    first_state,
-    learn,
-    most_steps,
-    stacked,
-)
-from catchment.world import World
+from catchment.core.client import Client
+from catchment.core.declarations import Last, Samples, features, labels, like
+from catchment.core.fleet import Fleet
+from catchment.core.method import Method, Metrics, on_client
+from catchment.core.replies import Reply
+from catchment.core.server import Server
+from catchment.core.versions import ClientState
+from catchment.core.world import World
+from catchment.data import Batch
+from catchment.data.batching import batch_sizes
+from catchment.errors import ExperimentError, ModelError, ProtocolError, at_least
+from catchment.exchange.payload import Payload
+from catchment.families import checks
+from catchment.learning.optimizers import load_optimizer_tensors, optimizer_tensors
+from catchment.learning.training import Weights, copy_weights, fit, load_weights, tensors_of
+from catchment.models import check_pair
+from catchment.randomness import derive, seeded_globals
+
+PREFIX = "extractor."
+
+
+def client_extractor(world: World, client: int) -> Weights:
+    """The first weights of the extractor, which all clients share."""
+    initial = world.client_architecture(client).facts.initial
+    return {name.removeprefix(PREFIX): tensor for name, tensor in initial.items() if name.startswith(PREFIX)}
 
 
 @dataclass(frozen=True)
-class Split(Method[SplitState]):
+class Extractor(Payload):
+    """The extractor that a turn begins with, down."""
+
+    weights: dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Features(Payload):
+    """One batch, up."""
+
+    features: Annotated[Tensor, features("n <= B", least=1)]  # H
+    labels: Annotated[Tensor, labels("n <= B", least=1)]
+    last: Last  # of the turn
+
+
+@dataclass(frozen=True)
+class Gradient(Payload):
+    """What the server answers to a batch, down."""
+
+    gradient: Tensor  # dL/dH, [B, ...]
+
+
+@dataclass(frozen=True)
+class Trained(Payload):
+    """The extractor at the end of a turn, up."""
+
+    weights: Annotated[dict[str, Tensor], like(client_extractor)]
+    samples: Samples
+
+
+class Half(NamedTuple):
+    """A server half and its optimiser."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+
+
+@dataclass
+class State:
+    """What the server remembers."""
+
+    extractor: Weights  # f_e
+    model: nn.Module  # f_s
+    optimizer: torch.optim.Optimizer  # of f_s
+
+    @property
+    def half(self) -> Half:
+        """f_s and what steps it."""
+        return Half(self.model, self.optimizer)
+
+
+class TwoHalves(Method[State]):
+    """What both methods are: one extractor for all clients, one server half, a turn batch by batch."""
+
+    models: ClassVar[tuple[str, ...]] = ("extractor", "model")
+    persistent: ClassVar[tuple[str, ...]] = ("extractor", "optimizer", "cursor")  # within a turn
+    takes_features: ClassVar[bool] = True
+
+    def check(self, world: World) -> None:
+        """One extractor for all clients, and a server half that fits it."""
+        name = type(self).__name__.lower()
+        if world.server_model is None:
+            raise ModelError(f"{name} trains a server half on features; set models.server, such as resnet19")
+        edge, half = world.one_architecture(name), world.server_architecture
+        check_pair(edge.build(), half.build(), edge.shape, world.classes, edge.name, half.name)
+
+    def init(self, server: Server) -> State:
+        """Both halves with their first weights."""
+        model = server.model()
+        return State(client_extractor(server.world, 0), model, server.optimizer(model))
+
+    def evaluate(self, server: Server, state: State, fleet: Fleet) -> Metrics:
+        """The extractor followed by the server half, on the test set."""
+        score = server.evaluate(self.server_model(server, state))
+        return Metrics(score.accuracy, server=score.as_dict())
+
+    def client_model(self, server: Server, state: State, client: int, kept: ClientState) -> nn.Module:
+        """The extractor followed by the server half, for everybody."""
+        return self.server_model(server, state)
+
+    def server_model(self, server: Server, state: State) -> nn.Module:
+        """The extractor followed by the server half."""
+        extractor = server.client_model(0).get_submodule("extractor")
+        load_weights(tensors_of(extractor), state.extractor, "the extractor")
+        return nn.Sequential(OrderedDict(extractor=extractor, server=state.model))
+
+
+@dataclass(frozen=True)
+class Split(TwoHalves):
     """Split learning."""
 
-    persistent: ClassVar[tuple[str, ...]] = KEPT
-    takes_features: ClassVar[bool] = True
-    client_epochs: int = 1  # a turn
+    client_epochs: int = 1  # of a turn
 
     def __post_init__(self) -> None:
         at_least("client_epochs", self.client_epochs, 1)
 
-    def check(self, world: World) -> None:
-        """One extractor that goes from client to client, and a server half that fits it."""
-        check_halves(world, "split")
-
-    def init(self, server: Server) -> SplitState:
-        """Both halves with their first weights."""
-        return first_state(server)
-
-    def round(self, server: Server, state: SplitState, fleet: Fleet) -> None:
+    def round(self, server: Server, state: State, fleet: Fleet) -> None:
         """A turn for every client of the cohort; one that is lost or refused hands nothing over."""
         state.model.train()
         for client in fleet.cohort():
             end = fleet.now + fleet.deadline  # of the turn
-            steps = most_steps(server.world, client, self.client_epochs)
-            reply = next(fleet.ask(self.begin, {client: Extractor(state.extractor)}), None)
+            turn = Turn(server.world, client, self.client_epochs)
+            reply = next(fleet.ask(self.begin, {client: Extractor(state.extractor)}, accept=turn.accept), None)
             while reply is not None:
-                down, steps = learn(server, state.model, state.optimizer, reply.body), steps - 1
+                gradient = learn(server, state.half, reply.body)
                 if reply.body.last:
-                    for trained in fleet.ask(self.finish, {client: down}, deadline=end - fleet.now):
+                    for trained in fleet.ask(self.finish, {client: gradient}, deadline=end - fleet.now):
                         state.extractor = trained.body.weights
                     break
-                if not steps:
-                    fleet.refuse(reply, "it sends more batches than it has")
-                    break
-                reply = next(fleet.ask(self.step, {client: down}, deadline=end - fleet.now), None)
+                replies = fleet.ask(self.step, {client: gradient}, deadline=end - fleet.now, accept=turn.accept)
+                reply = next(replies, None)
 
     @on_client
     def begin(self, client: Client, request: Extractor) -> Features:
@@ -99,14 +191,164 @@ class Split(Method[SplitState]):
         client.state = {"optimizer": client.state["optimizer"]}
         return trained
 
-    def evaluate(self, server: Server, state: SplitState, fleet: Fleet) -> Metrics:
-        """The one stacked model, which is every client's too."""
-        return evaluate_stacked(server, state)
 
-    def client_model(self, server: Server, state: SplitState, client: int, kept: ClientState) -> nn.Module:
-        """The extractor followed by the server half, for everybody."""
-        return stacked(server, state)
+@dataclass(frozen=True)
+class SplitFed(TwoHalves):
+    """Split learning in parallel, with averaged extractors."""
 
-    def server_model(self, server: Server, state: SplitState) -> nn.Module:
-        """The same."""
-        return stacked(server, state)
+    aggregates: ClassVar[bool] = True
+    client_epochs: int = 1
+    variant: Literal["v1", "v2"] = "v2"
+
+    def __post_init__(self) -> None:
+        at_least("client_epochs", self.client_epochs, 1)
+        if self.variant not in ("v1", "v2"):
+            raise ExperimentError(f'variant is "{self.variant}"; "v1" or "v2" is expected')
+
+    def round(self, server: Server, state: State, fleet: Fleet) -> None:
+        """Step by step with all clients; then the means, by samples, of those who came to the end."""
+        state.model.train()
+        cohort = fleet.cohort()
+        halves = self.halves(server, state, cohort)
+        end = fleet.now + fleet.deadline  # of the round
+        turns = {client: Turn(server.world, client, self.client_epochs) for client in cohort}
+
+        def accept(reply: Reply[Features]) -> str:
+            return turns[reply.client].accept(reply)
+
+        bodies = dict.fromkeys(cohort, Extractor(state.extractor))
+        replies = fleet.ask(self.begin, bodies, in_order=True, accept=accept)
+        done: dict[int, Gradient] = {}
+        while True:
+            going: dict[int, Gradient] = {}
+            for reply in replies:
+                among = done if reply.body.last else going
+                among[reply.client] = learn(server, halves[reply.client], reply.body)
+            if not going:
+                break
+            replies = fleet.ask(self.step, going, deadline=end - fleet.now, in_order=True, accept=accept)
+        extractor, half = server.aggregator.running(), server.aggregator.running()
+        ends = fleet.ask(self.finish, dict(sorted(done.items())), deadline=end - fleet.now, in_order=True)
+        for trained in ends:
+            extractor.add(trained.body.weights, weight=trained.body.samples)
+            if self.variant == "v1":
+                half.add(halves[trained.client].model.state_dict(), weight=trained.body.samples)
+        if extractor.weight:
+            state.extractor = extractor.value()
+        if half.weight:
+            load_weights(tensors_of(state.model), half.value(), "the server half")
+
+    def halves(self, server: Server, state: State, cohort: Iterable[int]) -> dict[int, Half]:
+        """The server half that each client works with: its own copy in v1, one for all in v2."""
+        if self.variant == "v2":
+            return dict.fromkeys(cohort, state.half)
+        models = {client: copy.deepcopy(state.model) for client in cohort}
+        return {client: Half(model, server.optimizer(model)) for client, model in models.items()}
+
+    @on_client
+    def begin(self, client: Client, request: Extractor) -> Features:
+        """Take the mean extractor, with a fresh optimiser."""
+        return begin_turn(client, request, {}, self.client_epochs)
+
+    @on_client
+    def step(self, client: Client, request: Gradient) -> Features:
+        """One step of the extractor, then the next batch."""
+        return continue_turn(client, request, self.client_epochs)
+
+    @on_client
+    def finish(self, client: Client, request: Gradient) -> Trained:
+        """The last step of the extractor; nothing stays on the client."""
+        trained = end_turn(client, request)
+        client.state = {}
+        return trained
+
+
+# ---- a turn, on the server --------------------------------------------------------------------------------------
+
+
+class Turn:
+    """Counts the batches of one client in one round."""
+
+    def __init__(self, world: World, client: int, epochs: int) -> None:
+        samples = world.most_samples if world.data.own else len(world.data.clients[client])
+        self.most = epochs * max(1, len(batch_sizes(samples, world.client_optimizer.batch_size)))
+        self.number = 0  # of the batch that came last
+
+    def accept(self, reply: Reply[Features]) -> str:
+        """Refuse a client that does not come to an end."""
+        self.number += 1
+        return checks.batches(reply.body.last, self.number, self.most)
+
+
+def learn(server: Server, half: Half, upload: Features) -> Gradient:
+    """One step of the server half on one batch; dL/dH, from the weights before the step."""
+    features = upload.features.to(server.world.device).detach().requires_grad_()
+    batch = Batch(features, upload.labels.to(server.world.device), torch.arange(len(features)))
+    fit(half.optimizer, [batch], lambda batch: F.cross_entropy(half.model(batch.images), batch.labels))
+    assert features.grad is not None
+    return Gradient(features.grad)
+
+
+# ---- a turn, on the client --------------------------------------------------------------------------------------
+
+
+def begin_turn(client: Client, request: Extractor, optimizer: Weights, epochs: int) -> Features:
+    """Take the extractor, and the state of the optimiser to go on with; send the first batch."""
+    client.state = {"extractor": request.weights, "optimizer": optimizer, "cursor": {"batch": torch.tensor(0)}}
+    return _send(client, _extractor(client), epochs)
+
+
+def continue_turn(client: Client, request: Gradient, epochs: int) -> Features:
+    """Learn from the gradient of the batch that was sent, send the next one."""
+    extractor = _extractor(client)
+    _learn(client, extractor, request.gradient)
+    return _send(client, extractor, epochs)
+
+
+def end_turn(client: Client, request: Gradient) -> Trained:
+    """Learn from the gradient of the last batch, give the extractor back."""
+    _learn(client, _extractor(client), request.gradient)
+    return Trained(client.state["extractor"], len(client.train))
+
+
+def _extractor(client: Client) -> nn.Module:
+    """The client's extractor as the turn has left it."""
+    if "extractor" not in client.state:
+        raise ProtocolError(f"client {client.id} has no turn under way; the server must begin one first")
+    extractor = client.model().get_submodule("extractor")
+    load_weights(tensors_of(extractor), client.state["extractor"], "the extractor")
+    return extractor
+
+
+def _learn(client: Client, extractor: nn.Module, gradient: Tensor) -> None:
+    """One step of the extractor on the batch that was sent."""
+    number = int(client.state["cursor"]["batch"])
+    optimizer = client.optimizer(extractor)
+    load_optimizer_tensors(optimizer, client.state.get("optimizer", {}))
+    features = _features(client, extractor, number, client.batch(number).images)
+    features.backward(gradient.to(features.device))  # type: ignore[no-untyped-call]
+    optimizer.step()
+    # Copies: making features to send moves the running statistics of the module, and a batch must move them once.
+    client.state = {
+        "extractor": copy_weights(extractor),
+        "optimizer": optimizer_tensors(optimizer),
+        "cursor": {"batch": torch.tensor(number + 1)},
+    }
+
+
+def _send(client: Client, extractor: nn.Module, epochs: int) -> Features:
+    """The features of the batch that is next."""
+    number = int(client.state["cursor"]["batch"])
+    batch = client.batch(number)
+    with torch.no_grad():
+        features = _features(client, extractor, number, batch.images)
+    return Features(features, batch.labels, last=number + 1 == epochs * client.batches_per_epoch)
+
+
+def _features(client: Client, extractor: nn.Module, number: int, images: Tensor) -> Tensor:
+    """H of one batch. Dropout takes the same draws each time: the gradient belongs to the features that were sent."""
+    draws = client.world.client_architecture(client.id).facts.draws
+    seed = derive(client.world.seed, "features", client.id, client.round, number)
+    with seeded_globals(seed) if draws else nullcontext():
+        features: Tensor = extractor(images)
+    return features

@@ -16,17 +16,17 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from catchment.client import Client, ClientState
+from catchment.core.client import Client
+from catchment.core.declarations import Loss, Share
+from catchment.core.fleet import Fleet
+from catchment.core.method import Method, Metrics, on_client
+from catchment.core.server import Server
+from catchment.core.versions import ClientState
+from catchment.core.world import World
 from catchment.errors import at_least
-from catchment.expectations import Loss, Share
-from catchment.fleet import Fleet
-from catchment.message import Payload
-from catchment.method import Method, Metrics, on_client
+from catchment.exchange.payload import Payload
+from catchment.learning.training import fit
 from catchment.models import is_half
-from catchment.optimizers import load_optimizer_tensors, optimizer_tensors
-from catchment.server import Server
-from catchment.training import fit
-from catchment.world import World
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,9 @@ class State:
 class Standalone(Method[State]):
     """Each party alone."""
 
+    models: ClassVar[tuple[str, ...]] = ("model",)
     persistent: ClassVar[tuple[str, ...]] = ("model", "optimizer")
+    derives_weights: ClassVar[bool] = True
     client_epochs: int = 1
     server_epochs: int = 1
 
@@ -103,15 +105,13 @@ class Standalone(Method[State]):
     @on_client
     def local_training(self, client: Client, request: Go) -> Done:
         """Go on from where this client was."""
-        model = client.model(client.state.get("model"))
-        optimizer = client.optimizer(model)
-        load_optimizer_tensors(optimizer, client.state.get("optimizer", {}))
+        model, optimizer = client.own_model()
         loss = fit(
             optimizer,
             client.batches(epochs=self.client_epochs),
             lambda batch: F.cross_entropy(model(batch.images), batch.labels),
         )
-        client.state = {"model": model.state_dict(), "optimizer": optimizer_tensors(optimizer)}
+        client.keep(model, optimizer)
         return Done(loss)
 
     def evaluate(self, server: Server, state: State, fleet: Fleet) -> Metrics:
@@ -126,12 +126,12 @@ class Standalone(Method[State]):
     @on_client
     def test(self, client: Client, request: Go) -> Measured:
         """This client's model on the global test set."""
-        score = client.evaluate(client.model(client.state.get("model")))
+        score = client.evaluate(client.kept_model())
         return Measured(score.accuracy, score.loss)
 
     def client_model(self, server: Server, state: State, client: int, kept: ClientState) -> nn.Module:
         """The client's own model; the first weights if it never trained."""
-        return server.client_model(client, kept.get("model", server.world.client_architecture(client).probe.initial))
+        return server.kept_model(client, kept)
 
     def server_model(self, server: Server, state: State) -> nn.Module:
         """The server's own model, if it has one."""

@@ -4,6 +4,7 @@ from catchment.models.catalog import MODELS, build, generating, is_half
 from catchment.models.generator import GENERATORS, build_generator
 from catchment.models.kgf import with_base_kernels
 from catchment.models.modules import modules_of
+from catchment.models.pretrained import fitting, read_weights
 from catchment.models.split import SplitModel, check_pair, feature_shape, is_split, parameters
 
 __all__ = [
@@ -14,10 +15,12 @@ __all__ = [
     "build_generator",
     "check_pair",
     "feature_shape",
+    "fitting",
     "generating",
     "is_half",
     "is_split",
     "modules_of",
     "parameters",
+    "read_weights",
     "with_base_kernels",
 ]

@@ -119,7 +119,7 @@ def build(name: str, shape: tuple[int, ...], classes: int, seed: int, initial: s
     The name is a built-in (`resnet8`), a member of a family (`resnet(1,1,2)`, `mlp(32)`), or the user's own
     `module:function`, which is called with those of `shape`, `channels`, `size` (the width) and `classes`
     that it names. The shape for a half is that of the features it takes. `kgf(resnet18)`, `kgf(resnet18,8)` or
-    `kgf(resnet18,16,no-sign)` is any of these with so many base kernels a convolution (`catchment.models.kgf`).
+    `kgf(resnet18,16,no-sign)` is any of these with base kernels in its convolutions (`catchment.models.kgf`).
     `initial = "glorot"` draws the weights of linear and convolutional layers anew, as Glorot and Bengio do.
     """
     if (generated := _generating(name)) is not None:
@@ -161,7 +161,7 @@ def is_half(name: str) -> bool:
 
 
 def generating(name: str, base: int, sign: bool = True, bias: bool = True) -> str:
-    """The name of a model with so many base kernels a convolution, from the name of an ordinary one."""
+    """The name of a model with `base` base kernels per convolution, from the name of an ordinary one."""
     return f"kgf({name},{base}{'' if sign else ',no-sign'}{'' if bias else ',no-bias'})"
 
 

@@ -1,4 +1,4 @@
-"""Runs side by side: one row a run, for the terminal and for documents."""
+"""Runs side by side: one row per run, for the terminal and for documents."""
 
 from __future__ import annotations
 
@@ -11,46 +11,52 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from catchment.report.reading import Record, RunFiles, labels
 from catchment.report.showing import MISSING, human_bytes, human_seconds, percent, printable
+from catchment.runs.reading import RunFiles, labels
+from catchment.runs.records import TROUBLES, Result
 
 EVALUATION = "bytes to evaluate"
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of any of the tables: a heading, and one cell a row."""
+    """A column of any of the tables: a heading, and one cell per row."""
 
     title: str
     cells: Sequence[str]
     numeric: bool = True
 
+    @property
+    def kind(self) -> str:
+        """`"number"` or `"text"`."""
+        return "number" if self.numeric else "text"
+
 
 def summary_columns(runs: Sequence[RunFiles]) -> list[Column]:
     """What every form of the summary shows; columns that would tell nothing are left out."""
     outcomes = [run.outcome for run in runs]
-    sizes = [outcome["bytes"] for outcome in outcomes]
-    evaluation = Column(EVALUATION, [human_bytes(size["evaluation"]) for size in sizes])
+    sizes = [outcome.bytes for outcome in outcomes]
+    evaluation = Column(EVALUATION, [human_bytes(size.evaluation) for size in sizes])
     method = Column("method", [printable(run.method) for run in runs], numeric=False)
     columns = [
         Column("run", [printable(label) for label in labels(runs)], numeric=False),
         *([] if all(run.method == run.name for run in runs) else [method]),
-        Column("accuracy %", [percent(outcome["accuracy"]) for outcome in outcomes]),
+        Column("accuracy %", [percent(outcome.accuracy) for outcome in outcomes]),
         Column("clients %", [_spread(outcome) for outcome in outcomes]),
         Column("rounds", [f"{run.done}" if run.result else f"{run.done} of {run.planned}" for run in runs]),
-        Column("bytes up", [human_bytes(size["up"]) for size in sizes]),
-        Column("bytes down", [human_bytes(size["down"]) for size in sizes]),
-        *([evaluation] if any(size["evaluation"] for size in sizes) else []),
-        Column("wall time", [human_seconds(outcome["seconds"]) for outcome in outcomes]),
+        Column("bytes up", [human_bytes(size.up) for size in sizes]),
+        Column("bytes down", [human_bytes(size.down) for size in sizes]),
+        *([evaluation] if any(size.evaluation for size in sizes) else []),
+        Column("wall time", [human_seconds(outcome.seconds) for outcome in outcomes]),
     ]
-    said = [", ".join(outcome.get("self_reported") or ()) or MISSING for outcome in outcomes]
+    said = [", ".join(outcome.self_reported) or MISSING for outcome in outcomes]
     if any(cell != MISSING for cell in said):
         columns.append(Column("self-reported", said, numeric=False))
-    if any(outcome["virtual_seconds"] for outcome in outcomes):
-        columns.append(Column("virtual time", [human_seconds(outcome["virtual_seconds"]) for outcome in outcomes]))
-    troubles = [[outcome.get(what, 0) for what in ("lost", "late", "failed", "refused")] for outcome in outcomes]
+    if any(outcome.virtual_seconds for outcome in outcomes):
+        columns.append(Column("virtual time", [human_seconds(outcome.virtual_seconds) for outcome in outcomes]))
+    troubles = [[getattr(outcome, what) for what in TROUBLES] for outcome in outcomes]
     if any(map(any, troubles)):
-        columns.append(Column("lost, late, failed, refused", [", ".join(map(str, counts)) for counts in troubles]))
+        columns.append(Column(", ".join(TROUBLES), [", ".join(map(str, counts)) for counts in troubles]))
     return columns
 
 
@@ -85,12 +91,12 @@ def markdown_table(runs: Sequence[RunFiles]) -> str:
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
-def _spread(outcome: Record) -> str:
+def _spread(outcome: Result) -> str:
     """From the worst client to the best."""
-    if not outcome.get("clients"):
+    if outcome.clients is None:
         return MISSING
-    accuracy = outcome["clients"]["accuracy"]
-    low, high = percent(accuracy["min"]), percent(accuracy["max"])
+    accuracy = outcome.clients.accuracy
+    low, high = percent(accuracy.min), percent(accuracy.max)
     return low if low == high else f"{low} \N{EN DASH} {high}"
 
 

@@ -1,11 +1,10 @@
 from dataclasses import dataclass
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from catchment import Dataset, fit, on_client
-from catchment.weights import GlobalModel, GlobalState, LocalModel, OneModel, mean_model
+from catchment import Dataset, Method, Metrics, Payload, Weights, fit, on_client
 
 
 def blobs(seed):
@@ -20,20 +19,36 @@ def net(classes):
 
 
 @dataclass(frozen=True)
-class HalfSteps(OneModel):
+class Model(Payload):
+    weights: dict[str, Tensor]
+    samples: int = 0
+
+
+@dataclass
+class State:
+    weights: Weights
+
+
+@dataclass(frozen=True)
+class HalfSteps(Method[State]):
     step: float = 0.5
 
     def init(self, server):
-        return GlobalState(server.world.client_architecture(0).probe.initial)
+        return State(server.first_weights())
 
     def round(self, server, state, fleet):
-        bodies = dict.fromkeys(fleet.cohort(), GlobalModel(state.weights))
-        replies = fleet.ask(self.train, bodies, in_order=True)
-        mean = mean_model(server, replies, state.weights) or state.weights
-        state.weights = {name: w + self.step * (mean[name] - w) for name, w in state.weights.items()}
+        mean = server.aggregator.running()
+        for reply in fleet.ask(self.train, dict.fromkeys(fleet.cohort(), Model(state.weights)), in_order=True):
+            mean.add(reply.body.weights, weight=reply.body.samples)
+        if mean.weight:
+            new = mean.value()
+            state.weights = {name: w + self.step * (new[name] - w) for name, w in state.weights.items()}
+
+    def evaluate(self, server, state, fleet):
+        return Metrics(server.evaluate(server.client_model(0, state.weights)).accuracy)
 
     @on_client
-    def train(self, client, request: GlobalModel) -> LocalModel:
+    def train(self, client, request: Model) -> Model:
         model = client.model(request.weights)
-        loss = fit(client.optimizer(model), client.batches(), lambda b: cross_entropy(model(b.images), b.labels))
-        return LocalModel(model.state_dict(), len(client.train), loss)
+        fit(client.optimizer(model), client.batches(), lambda b: cross_entropy(model(b.images), b.labels))
+        return Model(model.state_dict(), len(client.train))

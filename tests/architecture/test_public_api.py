@@ -1,5 +1,6 @@
 """The public names: what people may rely on."""
 
+import ast
 import inspect
 import tomllib
 from pathlib import Path
@@ -15,7 +16,7 @@ PUBLIC = [
     "CatchmentError",
     "Client",
     "Dataset",
-    "Device",
+    "DeviceProfile",
     "Experiment",
     "Fleet",
     "Message",
@@ -29,6 +30,8 @@ PUBLIC = [
     "Samples",
     "Server",
     "SplitModel",
+    "Stage",
+    "Study",
     "UserError",
     "Weights",
     "fit",
@@ -68,3 +71,10 @@ def test_what_a_public_class_offers_is_explained(name):
 def test_the_version_is_that_of_the_package():
     pyproject = Path(catchment.__file__).parents[1] / "pyproject.toml"
     assert catchment.__version__ == tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]["version"]
+
+
+def test_type_checkers_see_the_same_names_as_programs():
+    tree = ast.parse(Path(catchment.__file__).read_text(encoding="utf-8"))
+    (block,) = [node for node in tree.body if isinstance(node, ast.If)]
+    seen = {alias.asname: f"{node.module}" for node in block.body for alias in node.names}
+    assert seen == catchment._MODULES

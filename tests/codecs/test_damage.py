@@ -6,12 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from catchment.codecs import CODECS, Wire
 from catchment.errors import WireError
-from catchment.message import Message
+from catchment.exchange.message import Message
 
 RULES = Wire.parse(
     [
@@ -24,7 +23,7 @@ RULES = Wire.parse(
         "up:change=delta+bf16",
         "up:gaps=topk(0.1,2)+golomb",
         "mask=golomb",
-        "up:kernels=update+smartidx(0.1)+int8",
+        "up:kernels=update+catchment.methods.smartidx:Packages(0.1)+int8",
         "signs=sign",
     ]
 )
@@ -105,14 +104,14 @@ SPOILED = {
         json.dumps({"chains": ["float32=topk(0.1)"], "tensors": [[0, [2**32]]] * 5}),
         "says that it has 85,899,345,920 bytes after decoding; at most 68,719,476,736 are taken",
     ),
-    "a count for topk": ('{"chains":["float32=topk(0.5)+golomb"],"tensors":[[0,[4],2]]}', "only if, its chain is"),
+    "a count for topk": ('{"chains":["float32=topk(0.5)+golomb"],"tensors":[[0,[4],2]]}', "where its chain needs 0"),
     "a mask without a count": ('{"chains":["bool=golomb"],"tensors":[[0,[4]]]}', "golomb of truth values"),
     "golomb of integers": ('{"chains":["int64=golomb"],"tensors":[]}', "does nothing for int64"),
-    "a count without sparse": ('{"chains":["float32=int8"],"tensors":[[0,[4],2]]}', "only if, its chain is sparse"),
-    "sparse without a count": ('{"chains":["float32=sparse"],"tensors":[[0,[4]]]}', "only if, its chain is sparse"),
-    "more kept than there are": ('{"chains":["float32=sparse"],"tensors":[[0,[4],5]]}', "how many of 4 values"),
+    "a count without sparse": ('{"chains":["float32=int8"],"tensors":[[0,[4],2]]}', "1 counts where its chain needs 0"),
+    "sparse without a count": ('{"chains":["float32=sparse"],"tensors":[[0,[4]]]}', "0 counts where its chain needs 1"),
+    "more kept than there are": ('{"chains":["float32=sparse"],"tensors":[[0,[4],5]]}', "keeps 5 of 4 values"),
     "more kept than topk left": (
-        '{"chains":["float32=topk(0.5)+sparse"],"tensors":[[0,[4],3]]}', "how many of 2 values it keeps",
+        '{"chains":["float32=topk(0.5)+sparse"],"tensors":[[0,[4],3]]}', "keeps 3 of 2 values",
     ),
 }  # fmt: skip
 
@@ -249,7 +248,7 @@ def spoiled(random: np.random.Generator) -> Message:
 
 
 def fuzz(count: int, seed: int) -> int:
-    """How many of so many spoiled messages can still be decoded; all others were refused."""
+    """How many of this many spoiled messages can still be decoded; all others were refused."""
     random = np.random.default_rng(seed)
     decoded = 0
     for _ in range(count):

@@ -4,19 +4,21 @@ import json
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
 from catchment.codecs import CODECS, Wire
 from catchment.errors import ExperimentError, ProtocolError, WireError
-from catchment.message import Message
+from catchment.exchange.message import Message
 
 DTYPES = [
     torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2,
     torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.uint16, torch.uint32, torch.uint64,
     torch.bool,
 ]  # fmt: skip
+
+
+PACKAGES = "catchment.methods.smartidx:Packages"
 
 
 def noise(*shape: int, seed: int = 0) -> Tensor:
@@ -422,28 +424,13 @@ CHANGES = [noise(40, 5, 3, 3, seed=n) for n in range(6)]
 
 
 @pytest.mark.parametrize(
-    "stage", ["sign", "topk(0.03125)", "topk(0.1)+golomb", "smartidx(0.03125)", "topk(0.1)+int8", "int4"]
+    "stage", ["sign", "topk(0.03125)", "topk(0.1)+golomb", f"{PACKAGES}(0.03125)", "topk(0.1)+int8", "int4"]
 )
 def test_what_was_told_and_what_is_kept_sum_to_the_true_changes(stage):
     told, kept = sent_over(f"up:w=update+feedback+{stage}", CHANGES)
     for rounds in range(1, 7):
         total = torch.stack(told[:rounds]).sum(0) + kept[rounds - 1]["residual/w"]
         assert torch.allclose(total, torch.stack(CHANGES[:rounds]).sum(0), atol=1e-5)
-
-
-def test_momentum_worked_by_hand():
-    # u = u / 2 + change, v = v + u; the largest of v is sent, and both start from 0 where it was.
-    change = torch.zeros(100)
-    change[:3] = torch.tensor([4.0, 3.0, 1.0])
-    told, kept = sent_over("up:w=update+momentum(0.5)+topk(0.01)", [change] * 3)
-    # 1: u = v = (4, 3, 1), 4 goes.   2: u = (4, 4.5, 1.5), v = (4, 7.5, 2.5), 7.5 goes.
-    # 3: u = (6, 3, 1.75), v = (10, 3, 4.25), 10 goes.
-    assert [t.nonzero().tolist() for t in told] == [[[0]], [[1]], [[0]]]
-    assert [float(t.sum()) for t in told] == [4, 7.5, 10]
-    assert kept[1]["velocity/w"][:3].tolist() == [4, 0, 1.5]
-    assert kept[1]["residual/w"][:3].tolist() == [4, 0, 2.5]
-    assert kept[2]["velocity/w"][:3].tolist() == [0, 3, 1.75]
-    assert kept[2]["residual/w"][:3].tolist() == [0, 3, 4.25]
 
 
 def test_a_warm_up_sends_more_at_first():
@@ -461,7 +448,7 @@ def test_a_share_below_that_of_the_rule_is_refused():
 
 
 def test_a_tensor_that_the_request_did_not_have_goes_whole():
-    wire = Wire.parse(["up:w=update+momentum+topk(0.1)+golomb", "up:s=update+feedback+sign"])
+    wire = Wire.parse(["up:w=update+feedback+topk(0.1)+golomb", "up:s=update+feedback+sign"])
     message = Message({"w": noise(99), "s": noise(99, seed=1)})
     travelling, decoded = through(wire, message, base=Message({}))
     assert_same(travelling, message)

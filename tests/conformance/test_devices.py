@@ -8,7 +8,7 @@ from elsewhere import Elsewhere
 from worlds import METHODS, experiment
 
 import catchment
-from catchment import optimizers
+from catchment.learning import optimizers
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ from lives import CASES, contents, live, rounds_done
 from worlds import PHONES, experiment
 
 import catchment
-from catchment import checkpoint
+from catchment.runs import checkpoint
 
 KILLS_EACH = 4
 

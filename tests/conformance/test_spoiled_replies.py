@@ -38,7 +38,7 @@ def test_over_flower(name):
 
 def test_harm_would_be_seen(monkeypatch):
     """Without the check of replies, the same sweep finds what it is there for."""
-    monkeypatch.setattr("catchment.fleet.Fleet._checked", lambda self, request, message: message)
+    monkeypatch.setattr("catchment.core.replies.Reception._check", lambda self, replies, outcomes: replies)
     trial = small_experiment("standalone")
     _, memory = honest_run(trial)
     spoils = [Spoil("test", "scalar", what, "accuracy") for what in ("250000.0", "10**400", "0")]

@@ -4,9 +4,10 @@ import itertools
 
 import torch
 
-from catchment import message as messages
 from catchment.costs.ledger import FRAMING, Ledger, summarise
-from catchment.message import Message, Request, Response
+from catchment.exchange import message as messages
+from catchment.exchange.message import Message
+from catchment.exchange.request import Request, Response
 
 
 def upload(values=3, note="x"):

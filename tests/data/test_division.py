@@ -89,7 +89,7 @@ def test_wrong_shares_are_refused() -> None:
     for share in (0, 1, -0.5):
         with pytest.raises(ExperimentError, match=rf"data.public = {share} must be a share between 0 and 1"):
             divide(make(), 2, IID, share, 0)
-    with pytest.raises(DataError, match=r"data.public = 0.001 of 120 test samples leaves 0 public and 120 private"):
+    with pytest.raises(DataError, match=r"data.public = 0.001 of 120 test samples is 0 and leaves 120; both need some"):
         divide(make(), 2, IID, 0.001, 0)
     with pytest.raises(DataError, match="400 clients cannot share 300 training samples"):
         divide(make(), 400, IID, 0.5, 0)
@@ -124,3 +124,23 @@ def test_a_public_set_of_another_shape_or_range_is_refused() -> None:
     sixteen = Dataset(wide.train, wide.test, wide.classes, Normalisation(16, (0.5,), (0.5,)))
     with pytest.raises(DataError, match=r"pixels of data.public run to 16, those of data.name to 255"):
         divide(wide, 2, IID, sixteen, 0)
+
+
+def test_a_validation_part_is_cut_from_the_training_samples_before_all_else() -> None:
+    dataset = make()
+    division = divide(dataset, 6, IID, 0.5, 3, validation=0.1)
+    assert division.validation is not None
+    assert division.public is not None
+    assert (len(division.validation), len(division.public), len(division.private)) == (60, 270, 270)
+    parts = (division.validation, division.public, division.private)
+    assert torch.cat([part.ids for part in parts]).sort().values.equal(torch.arange(600))
+    assert len(division.test) == 60
+    other = divide(dataset, 6, IID, 0.5, 4, validation=0.1)
+    assert other.validation is not None
+    assert not division.validation.ids.equal(other.validation.ids)
+
+
+def test_without_a_validation_share_nothing_is_held_out() -> None:
+    assert divide(make(), 6, IID, None, 0).validation is None
+    with pytest.raises(DataError, match=r"data.validation = 0.001 of 300 train samples is 0 and leaves 300"):
+        divide(make(300), 2, IID, None, 0, validation=0.001)

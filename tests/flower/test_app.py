@@ -15,8 +15,8 @@ pytest.importorskip("flwr")
 from federations import free_port, until
 
 import catchment
+from catchment.device.policy import Policy
 from catchment.flower.federation import environment
-from catchment.policy import Policy
 
 pytestmark = pytest.mark.slow
 

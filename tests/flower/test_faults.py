@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import psutil
 import pytest
 
@@ -11,14 +9,38 @@ pytest.importorskip("flwr")
 
 from federations import ROUTINE, Machines, child, left_running, outcome, until
 
-from catchment.report import RunFiles, write_report
+from catchment.report import write_report
+from catchment.runs.reading import RunFiles
 
 slow = pytest.mark.slow
 
 
-def counting(rounds=4, seconds=2.0, **flower):
-    method = {"name": "counting:Counting", "seconds": seconds}
-    return {"rounds": rounds, "method": method, "models": {"client": "mlp"}, "flower": flower}
+def counting(rounds=4, method=None, **flower):
+    return {
+        "rounds": rounds,
+        "method": {"name": "counting:Counting", **(method or {})},
+        "models": {"client": "mlp"},
+        "flower": flower,
+    }
+
+
+def held(folder, number):
+    """A method whose clients hold their turn in a round until they are released."""
+    return {"held": number, "folder": str(folder)}
+
+
+def started(machines, clients):
+    machines.serve()
+    for client in range(clients):
+        machines.join(client)
+
+
+def wait_for_turns(folder, *clients):
+    until(lambda: all((folder / f"begun-{client}").exists() for client in clients), f"the turns of clients {clients}")
+
+
+def release(folder):
+    (folder / "released").touch()
 
 
 def counts(machines):
@@ -28,10 +50,11 @@ def counts(machines):
 
 def check_report(machines):
     """The report tells of every event."""
-    page = write_report([machines.out], machines.out / "report.html").read_text()
-    for record in RunFiles.read(machines.out).rounds:
-        for event in record["events"]:
-            assert event["why"].split("(")[0].strip()[:40] in page
+    run = RunFiles.read(machines.out)
+    page = write_report([run], machines.out / "report.html").read_text()
+    for record in run.rounds:
+        for event in record.events:
+            assert event.why.split("(")[0].strip()[:40] in page
 
 
 @pytest.mark.parametrize(
@@ -60,14 +83,12 @@ def test_processes_that_are_killed_change_nothing_of_the_result(method, killed, 
 
 @slow
 def test_a_client_that_is_killed_in_its_turn_and_comes_back_has_lost_nothing(tmp_path):
-    with Machines(tmp_path, counting(), 2) as machines:
-        machines.serve()
-        for client in range(2):
-            machines.join(client)
-        machines.wait_for_round(1)
-        time.sleep(0.7)  # it is in its second turn
+    with Machines(tmp_path, counting(method=held(tmp_path, 2)), 2) as machines:
+        started(machines, 2)
+        wait_for_turns(tmp_path, 1)
         machines.kill("client-1")
         machines.join(1)
+        release(tmp_path)
         result = machines.result()
         assert result["lost"] == result["failed"] == 0
         assert counts(machines) == [{0: n, 1: n} for n in (1, 2, 3, 4)]
@@ -76,13 +97,11 @@ def test_a_client_that_is_killed_in_its_turn_and_comes_back_has_lost_nothing(tmp
 
 @slow
 def test_a_client_that_stays_away_is_lost_and_the_others_go_on(tmp_path):
-    with Machines(tmp_path, counting(seconds=3.0, wait=120.0), 3) as machines:
-        machines.serve()
-        for client in range(3):
-            machines.join(client)
-        machines.wait_for_round(1)
-        time.sleep(1.5)  # it is in its second turn
+    with Machines(tmp_path, counting(method=held(tmp_path, 2), wait=120.0), 3) as machines:
+        started(machines, 3)
+        wait_for_turns(tmp_path, 1)
         machines.kill("client-1")
+        release(tmp_path)
         result = machines.result()
         assert result["lost"] == 1
         assert [record["round"] for record in machines.rounds()] == [1, 2, 3, 4]
@@ -95,12 +114,8 @@ def test_a_client_that_stays_away_is_lost_and_the_others_go_on(tmp_path):
 
 @slow
 def test_a_device_that_hangs_and_still_sends_signs_of_life_does_not_stall_the_run(tmp_path):
-    table = counting(rounds=3, seconds=1.0, answer=8.0)
-    table["method"]["hangs"] = 1
-    with Machines(tmp_path, table, 2) as machines:
-        machines.serve()
-        for client in range(2):
-            machines.join(client)
+    with Machines(tmp_path, counting(rounds=3, method={"hangs": 1}, answer=8.0), 2) as machines:
+        started(machines, 2)
         machines.result()
         assert counts(machines) == [{0: 1}, {0: 2}, {0: 3}]
         assert [(number, event["client"]) for number, event in machines.events("lost")] == [(1, 1)]
@@ -109,12 +124,14 @@ def test_a_device_that_hangs_and_still_sends_signs_of_life_does_not_stall_the_ru
 
 @slow
 def test_a_client_that_joins_late_takes_part_from_then_on(tmp_path):
-    with Machines(tmp_path, counting(rounds=8, wait=120.0, least=2), 3) as machines:
+    with Machines(tmp_path, counting(rounds=8, method=held(tmp_path, 4), wait=60.0, least=2), 3) as machines:
         machines.serve()
         machines.join(0)
         machines.join(2)
-        machines.wait_for_round(1)
+        wait_for_turns(tmp_path, 0, 2)
         machines.join(1)
+        until(lambda: "hello answered" in machines.log("client-1"), "client 1 to join")
+        release(tmp_path)
         machines.result()
         joined = {event["client"]: number for number, event in machines.events("joined")}
         assert joined[0] == joined[2] == 1 < joined[1]
@@ -126,13 +143,11 @@ def test_a_client_that_joins_late_takes_part_from_then_on(tmp_path):
 
 @slow
 def test_a_server_routine_that_is_killed_goes_on_from_its_checkpoint(tmp_path):
-    with Machines(tmp_path, counting(), 2) as machines:
-        machines.serve()
-        for client in range(2):
-            machines.join(client)
-        machines.wait_for_round(2)
-        time.sleep(0.7)
+    with Machines(tmp_path, counting(method=held(tmp_path, 3)), 2) as machines:
+        started(machines, 2)
+        wait_for_turns(tmp_path, 0, 1)
         machines.kill_routine()
+        release(tmp_path)
         machines.result()
         assert counts(machines) == [{0: n, 1: n} for n in (1, 2, 3, 4)]  # what a disowned life counted is forgotten
         assert machines.events("resumed")
@@ -142,25 +157,24 @@ def test_a_server_routine_that_is_killed_goes_on_from_its_checkpoint(tmp_path):
 
 @slow
 def test_all_of_the_server_may_die_and_be_resumed(tmp_path):
-    with Machines(tmp_path, counting(), 2) as machines:
-        machines.serve()
-        for client in range(2):
-            machines.join(client)
-        machines.wait_for_round(2)
+    with Machines(tmp_path, counting(method=held(tmp_path, 3)), 2) as machines:
+        started(machines, 2)
+        wait_for_turns(tmp_path, 0, 1)
         children = psutil.Process(machines.processes["server"].pid).children(recursive=True)
         machines.kill("server")
         until(lambda: not psutil.wait_procs(children, 0.1)[1], "the server's processes to end with it", 30)
         assert not left_running(machines.out)
         machines.catchment("server", "resume", machines.out)
+        release(tmp_path)
         machines.result()
         assert counts(machines) == [{0: n, 1: n} for n in (1, 2, 3, 4)]
         assert machines.events("resumed")
 
 
 def test_a_second_resume_is_refused_and_kills_nothing(tmp_path):
-    with Machines(tmp_path, counting(rounds=2, seconds=0.5), 1) as machines:
+    with Machines(tmp_path, counting(rounds=2), 1) as machines:
         machines.serve()
-        until((machines.out / "flower" / "digest").exists, "the server to know its run")
+        machines.wait_for_run()
         first = child(ROUTINE, machines.processes["server"].pid)
         second = machines.catchment("second", "resume", machines.out)
         assert second.wait(120) == 2

@@ -27,12 +27,11 @@ from flwr.supercore.protobuf.translation import PROTOBUF_REQUEST_TYPES
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
-from catchment.flower import gate, node, store
-from catchment.flower import link as link_module
+from catchment.flower import gate, link as link_module, node, store, supernode
 from catchment.flower.federation import listen
-from catchment.flower.keys import make_keys
 from catchment.flower.link import Link
-from catchment.transports.flower import EXPIRED, FAILED, GONE, content, opened
+from catchment.flower.messages import EXPIRED, FAILED, GONE, pack, unpack
+from catchment.keys.keys import make_keys
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 PAGES = (
@@ -90,8 +89,16 @@ class Place:
     def activate(self, http, keys):
         return Node(node_id=http.ActivateNode(ActivateNodeRequest(public_key=pem(keys), heartbeat_interval=10)).node_id)
 
+    def asked(self, http, keys):
+        """A node that was asked something, the name of the question, and the head of a reply to it."""
+        number = self.activate(http, keys)
+        name = self.ask(number.node_id)
+        (message,) = http.PullMessages(PullMessagesRequest(node=number)).messages_list
+        message.metadata.reply_to_message_id = name
+        return number, name, message
+
     def ask(self, number, raw=b"question"):
-        (name,) = self.link.push_messages([Message(content({"key": "k"}, raw), number, "train.ask", ttl=60.0)])
+        (name,) = self.link.push_messages([Message(pack({"key": "k"}, raw), number, "train.ask", ttl=60.0)])
         return name
 
 
@@ -206,7 +213,7 @@ def test_whoever_connects_and_does_not_ask_for_anything_is_hung_up_on(monkeypatc
                 assert line.recv(100) == b""
 
 
-def test_where_anybody_may_join_there_is_room_for_so_many_only():
+def test_where_anybody_may_join_there_is_room_for_a_number_of_nodes_only():
     with opened_link() as place:
         for _ in range(16 + 4 * 2):
             keys = key_pair()
@@ -245,10 +252,7 @@ def test_a_reply_may_not_be_larger_than_a_reply_may_be_nor_hold_what_was_not_ann
     monkeypatch.setattr(store, "LARGEST", 1_000)
     keys = place.keys[0]
     with place.device(keys) as http:
-        number = place.activate(http, keys)
-        name = place.ask(number.node_id)
-        (message,) = http.PullMessages(PullMessagesRequest(node=number)).messages_list
-        message.metadata.reply_to_message_id = name
+        number, name, message = place.asked(http, keys)
         contents = [b"ArrayChunk  600\0" + bytes([k]) * 600 for k in range(2)]
         names = [store.hashlib.sha256(one).hexdigest() for one in contents]
         tree = ObjectTree(object_id=names[0], children=[ObjectTree(object_id=names[1])])
@@ -278,10 +282,7 @@ def test_a_reply_may_not_be_larger_than_a_reply_may_be_nor_hold_what_was_not_ann
 def test_a_reply_that_cannot_be_read_is_an_error_and_no_exception(place, raw):
     keys = place.keys[0]
     with place.device(keys) as http:
-        number = place.activate(http, keys)
-        name = place.ask(number.node_id)
-        (message,) = http.PullMessages(PullMessagesRequest(node=number)).messages_list
-        message.metadata.reply_to_message_id = name
+        number, name, message = place.asked(http, keys)
         message.metadata.message_id = identity = store.hashlib.sha256(raw).hexdigest()
         announced = PushMessagesRequest(
             node=number, messages_list=[message], message_object_trees=[ObjectTree(object_id=identity)]
@@ -298,10 +299,7 @@ def test_a_reply_that_cannot_be_read_is_an_error_and_no_exception(place, raw):
 def test_a_tree_of_too_many_objects_is_not_taken(place):
     keys = place.keys[0]
     with place.device(keys) as http:
-        number = place.activate(http, keys)
-        name = place.ask(number.node_id)
-        (message,) = http.PullMessages(PullMessagesRequest(node=number)).messages_list
-        message.metadata.reply_to_message_id = name
+        number, _, message = place.asked(http, keys)
         many = [ObjectTree(object_id=f"{k:064x}") for k in range(store.OBJECTS + 1)]
         tree = ObjectTree(object_id="f" * 64, children=many)
         push = PushMessagesRequest(node=number, messages_list=[message], message_object_trees=[tree])
@@ -330,7 +328,7 @@ class Device:
             try:
                 node.serve_node(address, self, None, path, once=True, tell=self.said.put)
                 self.ended.put(None)
-            except node.Refused as refused:
+            except supernode.Refused as refused:
                 self.ended.put(refused)
 
         threading.Thread(target=work, daemon=True).start()
@@ -357,8 +355,8 @@ def test_a_device_answers_messages_of_any_size(place, tmp_path, size):
     number = first_node(place)
     assert place.store.client(number) == 0
     raw = bytes(range(256)) * (size // 256 + 1)
-    assert opened(reply(place, place.ask(number, raw[:size])).content) == ({"client": 0}, raw[:size])
-    (bye,) = place.link.push_messages([Message(content({}), number, "query.bye", ttl=10.0)])
+    assert unpack(reply(place, place.ask(number, raw[:size])).content) == ({"client": 0}, raw[:size])
+    (bye,) = place.link.push_messages([Message(pack({}), number, "query.bye", ttl=10.0)])
     reply(place, bye)
     assert device.ended.get(timeout=20) is None
 
@@ -367,8 +365,8 @@ def test_a_device_outlives_a_message_that_cannot_be_read(place, tmp_path):
     Device().serve(place.address, tmp_path, place.keys[0])
     number = first_node(place)
     (empty,) = place.link.push_messages([Message(RecordDict({}), number, "train.ask", ttl=60.0)])
-    assert opened(reply(place, empty).content) == ({"error": "the message cannot be read"}, b"")
-    assert opened(reply(place, place.ask(number, b"next")).content) == ({"client": 0}, b"next")
+    assert unpack(reply(place, empty).content) == ({"error": "the message cannot be read"}, b"")
+    assert unpack(reply(place, place.ask(number, b"next")).content) == ({"client": 0}, b"next")
 
 
 def test_a_device_whose_key_is_revoked_is_refused_from_the_next_request_on(place, tmp_path):
@@ -380,8 +378,8 @@ def test_a_device_whose_key_is_revoked_is_refused_from_the_next_request_on(place
     assert place.store.admit(left) == [0]
     assert place.store.admit(left) == []
     assert place.link.get_node_ids() == []
-    assert place.link.push_messages([Message(content({}), number, "train.ask", ttl=9.0)]) == [""]
-    place.store.ring()
+    assert place.link.push_messages([Message(pack({}), number, "train.ask", ttl=9.0)]) == [""]
+    place.store.wake()
     assert "not admitted" in str(device.ended.get(timeout=30))
 
 
@@ -402,14 +400,14 @@ def test_what_a_device_had_in_hand_is_lost_when_it_is_restarted_and_a_whole_repl
         assert place.link.get_node_ids() == [again.node_id]
         (lost,) = place.link.pull_messages([name])
         assert lost.error.code == GONE
-        line = node._Line(http, again)
+        line = supernode.Connection(http, again)
         name = place.ask(again.node_id)
         question = line.receive()
-        node.TaskIdentity.node_id = again.node_id
-        line.send(Message(content({"client": 0}, b"answer"), reply_to=question))
+        supernode.TaskIdentity.node_id = again.node_id
+        line.send(Message(pack({"client": 0}, b"answer"), reply_to=question))
         place.activate(http, keys)
         (kept,) = place.link.pull_messages([name])
-        assert opened(kept.content) == ({"client": 0}, b"answer")
+        assert unpack(kept.content) == ({"client": 0}, b"answer")
 
 
 def test_a_message_that_did_not_arrive_is_sent_again_and_one_that_a_device_dropped_is_lost(place):
@@ -419,8 +417,8 @@ def test_a_message_that_did_not_arrive_is_sent_again_and_one_that_a_device_dropp
         name = place.ask(number.node_id)
         for _ in range(2):
             assert http.PullMessages(PullMessagesRequest(node=number)).messages_list[0].metadata.message_id == name
-        assert node._Line(http, number).receive().metadata.message_id == name
-        place.store.ring()
+        assert supernode.Connection(http, number).receive().metadata.message_id == name
+        place.store.wake()
         assert not http.PullMessages(PullMessagesRequest(node=number)).messages_list
         (lost,) = place.link.pull_messages([name])
         assert lost.error.code == GONE
@@ -430,7 +428,7 @@ def test_a_message_whose_time_is_over_is_lost_and_takes_no_memory(place):
     keys = place.keys[0]
     with place.device(keys) as http:
         number = place.activate(http, keys).node_id
-        late = Message(content({}, b"x" * 1000), number, "train.ask", ttl=0.001)
+        late = Message(pack({}, b"x" * 1000), number, "train.ask", ttl=0.001)
         (name,) = place.link.push_messages([late])
         until(lambda: place.link.get_node_ids() and not place.store._exchanges[name].objects, "the time to be over")
         (lost,) = place.link.pull_messages([name])
@@ -449,7 +447,7 @@ def test_a_device_that_is_silent_counts_as_gone(place, monkeypatch):
 
 
 def test_a_device_finds_a_server_that_was_restarted_and_says_so_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(node, "STEADY", 0.0)
+    monkeypatch.setattr(supernode, "STEADY", 0.0)
     keys = key_pair()
     with listen("127.0.0.1", 0) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
@@ -462,7 +460,7 @@ def test_a_device_finds_a_server_that_was_restarted_and_says_so_once(tmp_path, m
                 if life == 0:
                     device.serve(address, tmp_path, keys)
                 number = first_node(place)
-                assert opened(reply(place, place.ask(number, b"hi")).content)[1] == b"hi"
+                assert unpack(reply(place, place.ask(number, b"hi")).content)[1] == b"hi"
     said = [device.said.get(timeout=20) for _ in range(4)]
     assert [text.split(" (")[0].split(" as ")[0] for text in said if "answered" not in text] == [
         f"client 0 is connected to {address}",
@@ -483,7 +481,19 @@ def test_a_device_refuses_a_server_that_cannot_be_trusted(tmp_path):
             address, Device(), tmp_path / "others" / "ca.crt", tmp_path / "k", once=True, tell=lambda _: None
         )
 
-    with opened_link([keys], certificate) as place, pytest.raises(node.Refused, match="certificate"):
+    with opened_link([keys], certificate) as place, pytest.raises(supernode.Refused, match="certificate"):
         join(place.address)
-    with opened_link([keys]) as place, pytest.raises(node.Refused, match="TLS"):
+    with opened_link([keys]) as place, pytest.raises(supernode.Refused, match="does not speak TLS"):
         join(place.address)
+
+
+def test_a_device_without_tls_learns_that_the_server_has_it(tmp_path):
+    make_keys(tmp_path / "keys", 1, [])
+    certificate = (tmp_path / "keys" / "server.crt", tmp_path / "keys" / "server.key")
+    with opened_link([], certificate) as place, pytest.raises(supernode.Refused, match="speaks TLS, and this device"):
+        node.serve_node(place.address, Device(), None, None, once=True, tell=lambda _: None)
+
+
+def test_whether_a_server_speaks_tls_is_seen_from_outside(place):
+    assert not supernode.speaks_tls(place.address)
+    assert not supernode.speaks_tls("127.0.0.1:1")

@@ -15,10 +15,11 @@ import catchment
 from catchment import Experiment
 from catchment.data import Form, Normalisation, own_division
 from catchment.device import RealDevice
+from catchment.device.policy import Policy, digest
 from catchment.device.sent import read_log
-from catchment.flower.keys import make_federation_key, sign_run
-from catchment.message import Message, Request, Response
-from catchment.policy import Policy, digest
+from catchment.exchange.message import Message
+from catchment.exchange.request import Request, Response
+from catchment.keys.keys import make_federation_key, sign_run
 
 HONEST = "ab" * 8
 FORM = Form((1, 4, 4), ("cat", "dog"), Normalisation(255, (0.5,), (0.5,)))
@@ -72,7 +73,7 @@ class Server:
         self, round: int = 1, handler: str = "local_training", key: str = "0-1", **fields: Any
     ) -> tuple[Any, bytes]:
         world = Experiment.from_toml(experiment()).build_world(own_division(self.policy.data, FORM, 0, 2))
-        weights = world.client_architecture(0).probe.initial
+        weights = world.client_architecture(0).facts.initial
         body = Message({f"weights/{name}": tensor for name, tensor in weights.items()})
         raw = Request(0, handler, round, 0, round, body).to_bytes()
         return self.device.answer("ask", {"federation": HONEST, "key": key, "part": 0, "parts": 1, **fields}, raw)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import ClassVar
 
 import torch
@@ -30,8 +31,10 @@ class State:
 @dataclass(frozen=True)
 class Counting(Method[State]):
     persistent: ClassVar[tuple[str, ...]] = ("memory",)
-    seconds: float = 1.0  # of a client's turn
+    seconds: float = 0.0  # of a client's turn
     hangs: int = -1  # the client whose turn never ends
+    held: int = 0  # the round whose turns do not end before the file `released` is in `folder`
+    folder: str = ""  # where clients say that their turn in that round has begun: `begun-K`
 
     def init(self, server: Server) -> State:
         return State()
@@ -46,6 +49,10 @@ class Counting(Method[State]):
         until = time.monotonic() + request.seconds
         while time.monotonic() < until or client.id == self.hangs:
             time.sleep(0.05)
+        if client.round == self.held:
+            (Path(self.folder) / f"begun-{client.id}").touch()
+            while not (Path(self.folder) / "released").exists():
+                time.sleep(0.05)
         client.state = {"memory": {"count": before + 1}}
         return Count(before + 1)
 

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -16,12 +17,13 @@ import tomli_w
 from worlds import experiment
 
 import catchment
+from catchment.device.policy import Policy
 from catchment.flower.federation import listen
-from catchment.policy import Policy
 
 HERE = Path(__file__).parent
 PATIENCE = 240.0  # seconds
 NEWS = ("joined", "left", "restarted", "resumed")  # events that differ between runs with the same result
+DIGEST = Path("flower") / "digest"  # in a run's directory
 ROUTINE = "catchment.flower.serving"  # in the command line of the server routine
 
 
@@ -98,12 +100,11 @@ class Machines:
     def join(self, client: int, name: str = "", **changes: object) -> subprocess.Popen:
         """Start a device that lets the server have everything, or what `changes` to its policy say."""
         name = name or f"client-{client}"
-        digest = self.out / "flower" / "digest"
-        until(digest.exists, "the server to know its run")
+        self.wait_for_run()
         policy = Policy.local(
             client=client, server=f"127.0.0.1:{self.port}", state=self.folder / f"state-{name}",
             key=self.keys and self.keys / f"client-{client}.key", federation=self.keys and self.keys / "federation.pub",
-            experiment=digest.read_text(), data=None, modules=None,
+            experiment=(self.out / DIGEST).read_text(), data=None, modules=HERE,
         )  # fmt: skip
         if self.keys is not None:
             policy = dataclasses.replace(policy, insecure=False, root_certificate=self.keys / "ca.crt")
@@ -118,12 +119,22 @@ class Machines:
         path = self.out / "rounds.jsonl"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
+    def wait_for_run(self) -> None:
+        """Until devices can be told what the run is."""
+        self._wait((self.out / DIGEST).exists, "the server to know its run")
+
     def wait_for_round(self, number: int) -> None:
+        """Until a round is over."""
+        self._wait(lambda: len(self.rounds()) >= number, f"round {number}")
+
+    def _wait(self, happened: Callable[[], bool], what: str) -> None:
+        """Until something happened, unless the server has failed before."""
+
         def done() -> bool:
             assert self.processes["server"].poll() in (None, 0), self.log("server")
-            return len(self.rounds()) >= number
+            return happened()
 
-        until(done, f"round {number}: {self.log('server')}")
+        until(done, f"{what}: {self.log('server')}")
 
     def result(self) -> dict:
         code = self.processes["server"].wait(PATIENCE)

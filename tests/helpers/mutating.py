@@ -23,15 +23,17 @@ from spoiled_nodes import FIELD_VALUES, Post
 from spoiling import CODECS, small_experiment, ways
 from torch import Tensor
 
-from catchment.client import decode_request
 from catchment.codecs import Wire
+from catchment.core.expectations import Expectations
+from catchment.core.method import contract
+from catchment.core.session import Session
+from catchment.core.world import World
+from catchment.engines.inprocess import InProcess
 from catchment.errors import ProtocolError, WireError
-from catchment.expectations import Expectations
-from catchment.message import Message, Request, Response
-from catchment.method import contract
-from catchment.run import begin, go_on
-from catchment.transports.inprocess import InProcess
-from catchment.world import World
+from catchment.exchange.message import Message
+from catchment.exchange.request import Request, Response
+from catchment.runs.directory import begin
+from catchment.runs.loop import go_on
 
 Raw = bytes
 TAKEN, REFUSED = "taken", "refused"
@@ -68,16 +70,11 @@ class _Recording(InProcess):
 def targets_of(name: str) -> list[Target]:
     """A request and a reply of every handler of a world."""
     trial = dataclasses.replace(small_experiment(name), rounds=2)
-    found: list[_Recording] = []
-
-    def carrier(world: World, directory: Path | None) -> InProcess:
-        found.append(_Recording(world, directory))
-        return found[0]
-
+    world = trial.build_world()
     with tempfile.TemporaryDirectory() as folder:
-        begin(trial, Path(folder))
-        go_on(Path(folder), carrier)
-    world, exchanges = found[0].world, found[0].exchanges
+        recording = _Recording(world, Path(folder))
+        go_on(trial, world, recording, begin(trial, Path(folder)))
+    exchanges = recording.exchanges
     expectations = Expectations.of(world.method, world)
     bodies = {handler: response.body for handler, (_, response) in exchanges.items() if response.body}
     targets = []
@@ -98,7 +95,7 @@ def _reply_reader(world: World, expectations: Expectations, request: Request) ->
     reply = contract(type(world.method), request.handler).reply
     base = request.body
     if world.wire.touches("down") and not request.aside:
-        base = decode_request(world.wire, request, {})[0]
+        base = Session(world.wire).decode_request(request)
 
     def read(raw: Raw) -> str:
         try:
@@ -125,7 +122,7 @@ def _request_reader(world: World) -> Callable[[Raw], str]:
     def read(raw: Raw) -> str:
         try:
             request = Request.from_bytes(raw)
-            contract(type(world.method), request.handler).request.unpack(decode_request(world.wire, request, {})[0])
+            contract(type(world.method), request.handler).request.unpack(Session(world.wire).decode_request(request))
         except (WireError, ProtocolError):
             return REFUSED
         return TAKEN
@@ -137,7 +134,8 @@ RULES = Wire.parse(
     [
         "quantised=int8", "nibbles=int4+sparse", "squeezed=int8+zstd", "thin=int4+sparse+zstd", "few=topk(0.05)+fp16",
         "fewer=topk(0.01)+zstd", "flags=sparse", "up:weights/*=update+topk(0.1)+int8+zstd", "up:change=delta+bf16",
-        "up:gaps=topk(0.1,2)+golomb", "mask=golomb", "up:kernels=update+smartidx(0.1)+int8", "signs=sign",
+        "up:gaps=topk(0.1,2)+golomb", "mask=golomb", "up:kernels=update+catchment.methods.smartidx:Packages(0.1)+int8",
+        "signs=sign",
     ]
 )  # fmt: skip
 

@@ -15,11 +15,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from catchment import Client, Fleet, Method, Metrics, Payload, Server, Weights, fit, on_client
-from catchment.averaging import WeightedMean
-from catchment.expectations import Share, client_weights, features, labels, like, logits
-from catchment.optimizers import load_optimizer_tensors, optimizer_tensors
-from catchment.splitting import client_extractor
-from catchment.training import load_weights, tensors_of
+from catchment.core.declarations import Share, client_weights, features, labels, like, logits
+from catchment.learning.averaging import WeightedMean
+from catchment.learning.optimizers import load_optimizer_tensors, optimizer_tensors
+from catchment.learning.training import load_weights, tensors_of
+from catchment.methods.split import client_extractor
 
 
 def _loss(model: nn.Module):
@@ -52,7 +52,12 @@ class TransferState:
 @dataclass(frozen=True)
 class Transfer(Method[TransferState]):
     persistent: ClassVar[tuple[str, ...]] = ("model", "optimizer")
+    derives_weights: ClassVar[bool] = True
     arrivals_per_round: int = 3
+
+    @property
+    def sends(self) -> bool:
+        return True
 
     def init(self, server: Server) -> TransferState:
         model = server.model()
@@ -141,7 +146,7 @@ class Selective(Method[ServerModel]):
     persistent: ClassVar[tuple[str, ...]] = ("model",)
 
     def init(self, server: Server) -> ServerModel:
-        model = server.client_model(0, server.world.client_architecture(0).probe.initial)
+        model = server.client_model(0, server.world.client_architecture(0).facts.initial)
         return ServerModel(model, server.optimizer(model))
 
     def round(self, server: Server, state: ServerModel, fleet: Fleet) -> None:
@@ -254,7 +259,7 @@ class Assembled:
 @dataclass(frozen=True)
 class Modules(Method[Assembled]):
     def init(self, server: Server) -> Assembled:
-        return Assembled(server.world.client_architecture(0).probe.initial)
+        return Assembled(server.world.client_architecture(0).facts.initial)
 
     def round(self, server: Server, state: Assembled, fleet: Fleet) -> None:
         cohort = fleet.cohort()
@@ -351,7 +356,7 @@ class Split(Method[ServerModel]):
             }
         scores = {}
         for client, weights in sorted(extractors.items()):
-            edge = server.client_model(client, server.world.client_architecture(client).probe.initial)
+            edge = server.client_model(client, server.world.client_architecture(client).facts.initial)
             load_weights(tensors_of(edge.extractor), weights, "extractor")
             scores[client] = server.evaluate(nn.Sequential(edge.extractor, state.model)).accuracy
         return Metrics(sum(scores.values()) / len(scores), clients=scores)

@@ -7,16 +7,19 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Error, MetricRecord, RecordDict
-from flwr.app import Message as Envelope
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message as Envelope, MetricRecord, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 from spoiling import Liar, Spoil
 
-from catchment.client import Versions, Workbench, serve
-from catchment.expectations import Expectations
-from catchment.message import Request, Response
-from catchment.transports.flower import HELLO_FIRST, Flower, content, opened
-from catchment.world import World
+from catchment.core.expectations import Expectations
+from catchment.core.serve import serve
+from catchment.core.versions import Versions
+from catchment.core.worker import WorkerCache
+from catchment.core.world import World
+from catchment.device.answering import HELLO_FIRST
+from catchment.exchange.request import Request, Response
+from catchment.flower.messages import pack, unpack
+from catchment.flower.transport import Flower
 
 HELLO = "hello"  # stands for a handler: what a node says when it is greeted
 Fields = dict[str, Any]
@@ -24,11 +27,11 @@ Said = RecordDict | Error
 
 
 def _with(**fields: Any) -> Callable[[Fields, bytes], Said]:
-    return lambda said, raw: content({**said, **fields}, raw)
+    return lambda said, raw: pack({**said, **fields}, raw)
 
 
 def _with_bytes(change: Callable[[bytes], bytes]) -> Callable[[Fields, bytes], Said]:
-    return lambda said, raw: content(said, change(raw))
+    return lambda said, raw: pack(said, change(raw))
 
 
 def _array(*given: Any) -> Callable[[Fields, bytes], Said]:
@@ -46,7 +49,7 @@ FIELDS: dict[str, Callable[[Fields, bytes], Said]] = {
     **{f"error {value!r:.20}": _with(error=value) for value in ("no", "x" * 10**6, "\x1b[31m", 5, b"no", HELLO_FIRST)},
     **{f"client {value!r}": _with(client=value) for value in (1, -1, "x", 2**62)},
     **{f"Flower's error {code}": _error(code) for code in (0, 1, 2, 3, 4, 5, 99)},
-    "no parts": lambda said, raw: content({k: v for k, v in said.items() if k != "parts"}, raw),
+    "no parts": lambda said, raw: pack({k: v for k, v in said.items() if k != "parts"}, raw),
     "a thousand fields": _with(**{f"field-{number}": number for number in range(1000)}),
     "no bytes": _with_bytes(lambda raw: b""),
     "half the bytes": _with_bytes(lambda raw: raw[: len(raw) // 2]),
@@ -73,7 +76,7 @@ GREETINGS: dict[str, Callable[[Fields, bytes], Said]] = {
     **{f"states {value!r}": _with(states=value) for value in (-1, "x", [1])},
     **{what: FIELDS[what] for what in ("no raw", "nothing", "other records", "a thousand fields", "a byte more")},
     **{what: change for what, change in FIELDS.items() if what.startswith(("error", "Flower's error"))},
-    "no client": lambda said, raw: content({}, raw),
+    "no client": lambda said, raw: pack({}, raw),
 }
 
 
@@ -88,7 +91,7 @@ class Nodes:
 
     def __init__(self, world: World, liar: Liar) -> None:
         self.world, self.liar = world, liar
-        self.benches = {client: Workbench() for client in range(world.clients)}
+        self.benches = {client: WorkerCache() for client in range(world.clients)}
         self.versions = {client: Versions() for client in range(world.clients) if world.remembers}
         self.replies: dict[str, Envelope] = {}
         self.numbers = itertools.count()
@@ -111,10 +114,10 @@ class Nodes:
         if kind == "query.hello":
             return self._said(client, HELLO, {"client": client, "samples": len(self.world.private(client))}, b"")
         if kind == "query.bye":
-            return content({})
-        raw = opened(message.content)[1]
+            return pack({})
+        raw = unpack(message.content)[1]
         if kind == "train.fetch":  # the response was one part, and more were announced
-            return content({"client": client, "parts": 2}, b"")
+            return pack({"client": client, "parts": 2}, b"")
         request = Request.from_bytes(raw)
         response = serve(self.world, request, self.versions.get(client), self.benches[client])
         raw = self.liar.answer(request, response) or response.to_bytes()
@@ -124,7 +127,7 @@ class Nodes:
         wanted = self.liar.wanted
         honest = client != self.liar.client or self.liar.spoiled or wanted is None or wanted.kind != "field"
         if honest or wanted.handler != handler:
-            return content(fields, raw)
+            return pack(fields, raw)
         self.liar.spoiled = True
         return (GREETINGS if handler == HELLO else FIELDS)[wanted.what](fields, raw)
 
@@ -154,7 +157,7 @@ class Post:
 
     def __init__(self) -> None:
         TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
-        self.said = content({})
+        self.said = pack({})
         self.replies: list[Envelope] = []
         self.transport = Flower(
             self, experiment="", form="", federation="f" * 16, version="1", clients=1, wait=0.05,
@@ -167,7 +170,7 @@ class Post:
     def push_messages(self, messages: Iterable[Envelope]) -> list[str]:
         for message in messages:
             greeted = message.metadata.message_type == "query.hello"
-            self.replies.append(Envelope(content({"client": 0}) if greeted else self.said, reply_to=message))
+            self.replies.append(Envelope(pack({"client": 0}) if greeted else self.said, reply_to=message))
         return ["message"]
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Envelope]:

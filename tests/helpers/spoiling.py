@@ -14,7 +14,7 @@ import math
 import signal
 import tempfile
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,14 @@ from worlds import METHODS, experiment
 
 from catchment import Experiment
 from catchment.codecs.wire import CODECS
+from catchment.core.transport import Transport
+from catchment.core.world import World
+from catchment.engines.inprocess import InProcess
 from catchment.errors import WireError
-from catchment.message import EMPTY, Message, Request, Response
-from catchment.run import begin, go_on
-from catchment.transports.base import Transport
-from catchment.transports.inprocess import InProcess
-from catchment.world import World
+from catchment.exchange.payload import EMPTY, Message
+from catchment.exchange.request import Request, Response
+from catchment.runs.directory import begin
+from catchment.runs.loop import go_on
 
 CLIENTS = 4
 LIARS = (0, 2)  # in turn; they have the same model, where there are two
@@ -359,8 +361,9 @@ Carrier = Callable[[World, Liar, Path | None], Transport]
 def go(trial: Experiment, liar: Liar, carrier: Carrier, observe: Callable[[dict[str, Any]], None]) -> None:
     """A run with a liar in it, from its start to its end."""
     with tempfile.TemporaryDirectory() as folder:
-        begin(trial, Path(folder))
-        go_on(Path(folder), lambda world, directory: carrier(world, liar, directory), observe)
+        world = trial.build_world()
+        directory = begin(trial, Path(folder))
+        go_on(trial, world, carrier(world, liar, directory), directory, observe)
 
 
 def honest_run(trial: Experiment, carrier: Carrier | None = None) -> tuple[dict[str, Message], int]:
@@ -368,7 +371,7 @@ def honest_run(trial: Experiment, carrier: Carrier | None = None) -> tuple[dict[
     liar = Liar(0)
 
     def observe(record: dict[str, Any]) -> None:
-        harm = absurd(record) or slighted(record, -1)
+        harm = absurd(record) or slighted(record, liars(trial))
         assert not harm, f"{trial.name} shows harm without a liar: {harm}"
 
     reset_peak()
@@ -397,10 +400,15 @@ def absurd(record: Any, name: str = "") -> str:
     return ""
 
 
-def slighted(record: dict[str, Any], liar: int) -> str:
+def liars(trial: Experiment) -> set[int]:
+    """The attackers of an experiment: what they make of a spoiled reply that they overhear may well be refused."""
+    return set(trial.attack.get("clients", ()))
+
+
+def slighted(record: dict[str, Any], liars: Set[int]) -> str:
     """An honest client whose reply did not reach the method; nothing if all did."""
     for event in record["events"]:
-        if event["client"] != liar and event["handler"] and event["what"] in UNUSED:
+        if event["client"] not in liars and event["handler"] and event["what"] in UNUSED:
             return f"slights an honest client: {event['what']}, {event['why']}"
     return ""
 
@@ -430,7 +438,7 @@ class Found:
 def sweep(
     trial: Experiment, spoils: Iterable[Spoil], memory: int, found: Found, carrier: Carrier = Spoiling
 ) -> Iterator[None]:
-    """Spoil replies in these ways, where an honest run needs so many bytes; pauses after each run."""
+    """Spoil replies in these ways, where an honest run needs `memory` bytes; pauses after each run."""
     queue, missed = deque(spoils), list[Spoil]()
     for number in itertools.count():
         if not queue:
@@ -479,7 +487,7 @@ class _Trial:
             self.found.grown = max(self.found.grown, peak_memory() - self.start)
         peak = peak_memory() / self.memory
         self.found.memory = max(self.found.memory, peak)
-        harm = absurd(record) or slighted(record, self.liar.client)
+        harm = absurd(record) or slighted(record, {self.liar.client, *liars(self.trial)})
         if not harm and peak > 2:
             harm = f"memory: {peak:.1f} times the honest peak"
         events = [event["what"] for event in record["events"] if event["client"] == self.liar.client]

@@ -9,6 +9,7 @@ from catchment import Experiment
 
 HERE = str(Path(__file__).parent)
 
+PLATEAU = {"name": "plateau", "patience": 1}
 METHODS: dict[str, dict[str, Any]] = {
     "fedavg": {"method": {"name": "fedavg"}},
     "fedprox": {"method": {"name": "fedprox", "mu": 0.1}},
@@ -31,8 +32,23 @@ METHODS: dict[str, dict[str, Any]] = {
         "models": {"client": "resnet4", "server": "resnet10"},
     },
     "fedgkt, thrifty": {
-        "method": {"name": "fedgkt", "upload_every": 2, "skip_below": 0.3, "patience": 1},
+        "method": {"name": "fedgkt", "upload_every": 2, "skip_below": 0.3},
         "models": {"client": "cnn", "server": "resnet10"},
+        "data": {"validation": 0.1},
+        "optimizer": {
+            "client": {"name": "adam", "lr": 0.005, "schedule": PLATEAU},
+            "server": {"schedule": PLATEAU},
+        },
+    },
+    "fedgkt, averaged": {
+        "method": {"name": "fedgkt"},
+        "models": {"client": "cnn", "server": "resnet10"},
+        "data": {"validation": 0.1},
+        "optimizer": {
+            "client": {"name": "adam", "lr": 0.005, "schedule": {"name": "cosine", "warmup": 1}},
+            "server": {"schedule": PLATEAU},
+        },
+        "evaluation": {"average": 0.9},
     },
     "fedgkt, coded": {
         "method": {"name": "fedgkt"},
@@ -45,9 +61,13 @@ METHODS: dict[str, dict[str, Any]] = {
         "data": {"public": 0.4},
     },
     "fedgems": {
-        "method": {"name": "fedgems", "patience": 1},
+        "method": {"name": "fedgems"},
         "models": {"client": ["mlp", "cnn"], "server": "resnet4"},
-        "data": {"public": 0.4, "augment": ["crop", "flip"]},
+        "data": {"public": 0.4, "validation": 0.1, "augment": ["crop", "flip"]},
+        "optimizer": {
+            "client": {"name": "adam", "lr": 0.005, "schedule": PLATEAU},
+            "server": {"schedule": PLATEAU},
+        },
     },
     "fedmd": {
         "method": {"name": "fedmd", "transfer_epochs": 1, "alignment": 50},

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from catchment.core.method import Method, Metrics
+from catchment.core.world import World
 from catchment.data import Dataset, Division, divide
-from catchment.method import Method, Metrics
-from catchment.optimizers import OptimizerSettings
-from catchment.world import World
+from catchment.learning.optimizers import OptimizerSettings
 
 
 class HandlersOnly(Method[None]):

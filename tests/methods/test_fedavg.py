@@ -8,17 +8,18 @@ import pytest
 import torch
 from worlds_by_hand import world
 
-from catchment.client import Client
+from catchment.core.client import Client
+from catchment.core.expectations import Expectations
+from catchment.core.fleet import Fleet
+from catchment.core.method import on_client
+from catchment.core.server import Server
+from catchment.core.traffic import Traffic
 from catchment.costs.ledger import Ledger
+from catchment.engines.inprocess import InProcess
 from catchment.errors import ModelError
-from catchment.expectations import Expectations
-from catchment.fleet import Fleet
-from catchment.method import on_client
+from catchment.families.weights import GlobalModel, LocalModel
 from catchment.methods.fedavg import FedAvg
 from catchment.methods.fedprox import FedProx
-from catchment.server import Server
-from catchment.transports.inprocess import InProcess
-from catchment.weights import GlobalModel, LocalModel
 
 # Client 0 has one sample x = (1, 0) of class 0, client 1 has three of x = (0, 2) of class 1.
 CLIENTS = [([[1.0, 0.0]], [0]), ([[0.0, 2.0]] * 3, [1] * 3)]
@@ -28,11 +29,11 @@ def rounds(method, number: int, **settings):
     """The global weights after some rounds."""
     w = world(method, CLIENTS, **settings)
     server = Server(w)
-    fleet = Fleet(InProcess(w), method, Ledger(), seed=0, expectations=Expectations.of(method, w))
+    fleet = Fleet(traffic := Traffic(InProcess(w), method, Ledger(), expectations=Expectations.of(method, w)), seed=0)
     state = method.init(server)
     for n in range(1, number + 1):
         server.round = n
-        fleet.begin_round(n)
+        traffic.begin_round(n)
         method.round(server, state, fleet)
     return state.weights
 

@@ -13,13 +13,18 @@ from worlds import experiment
 from worlds_by_hand import world
 
 import catchment
-from catchment.client import Client, Workbench
+from catchment.core.client import Client
+from catchment.core.expectations import Expectations
+from catchment.core.fleet import Fleet
+from catchment.core.server import Server
+from catchment.core.traffic import Traffic
+from catchment.core.worker import WorkerCache
 from catchment.costs.ledger import Ledger
 from catchment.data import Division, Samples
+from catchment.engines.inprocess import InProcess
 from catchment.errors import ExperimentError, ModelError
-from catchment.expectations import Expectations
-from catchment.fleet import Fleet
-from catchment.message import Request
+from catchment.exchange.request import Request
+from catchment.learning.optimizers import OptimizerSettings
 from catchment.methods.fedgem import (
     ENTROPY_FLOOR,
     FedGEM,
@@ -31,9 +36,6 @@ from catchment.methods.fedgem import (
     entropy,
     fusion_loss,
 )
-from catchment.optimizers import OptimizerSettings
-from catchment.server import Server
-from catchment.transports.inprocess import InProcess
 
 LOG3 = math.log(3)
 YES, NO = torch.tensor([True]), torch.tensor([False])
@@ -109,7 +111,7 @@ def by_hand(method, clients=((X, Y),), public=(X, Y), test=None):
 def answering(w, state=None, round=1):
     """A client that can be called directly."""
     body = Wanted(torch.zeros(0, dtype=torch.int32)).pack()
-    return Client(w, Request(0, "client_select", round, 0, 0, body), state or {}, Workbench())
+    return Client(w, Request(0, "client_select", round, 0, 0, body), state or {}, WorkerCache())
 
 
 def test_a_round_of_fedgem_by_hand():
@@ -135,27 +137,32 @@ def test_a_round_of_fedgem_by_hand():
 
 
 def played(w, method, rounds, notes=None):
-    """The server's state after some rounds of a world, in which everybody answered and no number was lost."""
-    server, fleet = Server(w), Fleet(InProcess(w), method, Ledger(), seed=0)
+    """The server's state after some rounds of a world, in which everybody answered and no model has NaN."""
+    transport = InProcess(w)
+    server, fleet = Server(w), Fleet(traffic := Traffic(transport, method, Ledger()), seed=0)
     state = method.init(server)
     for n in range(1, rounds + 1):
         server.round, server.notes = n, {}
-        fleet.begin_round(n)
+        traffic.begin_round(n)
         method.round(server, state, fleet)
         metrics = method.evaluate(server, state, fleet)
         assert math.isfinite(metrics.accuracy)
-        assert (fleet.counts.failed, fleet.counts.refused) == (0, 0)
+        assert (traffic.outcomes.counts.failed, traffic.outcomes.counts.refused) == (0, 0)
         if notes is not None:
             notes.append(server.notes)
+    kept = transport.snapshot(lambda client: 10**6).states
+    for client in range(w.clients):
+        model = method.client_model(server, state, client, kept.get(client, {}))
+        assert all(bool(tensor.isfinite().all()) for tensor in model.state_dict().values())
     return state
 
 
 def test_the_mean_is_that_of_the_aggregator():
     method = FedGEM()
     w = by_hand(method, clients=((X, Y), (X, [1]), (X, [1])))
-    server, fleet = Server(w), Fleet(InProcess(w), method, Ledger(), seed=0)
+    server, fleet = Server(w), Fleet(traffic := Traffic(InProcess(w), method, Ledger()), seed=0)
     server.round = 1
-    fleet.begin_round(1)
+    traffic.begin_round(1)
     lesson = method.fuse(server, method.init(server), fleet, [0, 1, 2])
     assert torch.allclose(lesson.teacher, torch.tensor([[-1 / 6, 1 / 6]]))  # of (1/2, -1/2) and twice the opposite
     assert lesson.distilled.tolist() == [True]
@@ -180,13 +187,13 @@ class Fixed(nn.Module):
 def fused(method, *, pooled=(), clients=(([[1.0, 1.0]], [0]), ([[2.0, 1.0]], [0]))):
     """Lesson, state and notes of one fusion; the clients are asked for real."""
     w = by_hand(method, clients=clients, public=PUBLIC)
-    server, fleet = Server(w), Fleet(InProcess(w), method, Ledger(), seed=0)
+    server, fleet = Server(w), Fleet(traffic := Traffic(InProcess(w), method, Ledger()), seed=0)
     state = method.init(server)
     state.model = Fixed()
     for sample in pooled:
         state.pool[sample], state.pooled[sample] = torch.tensor([5.0, -5.0]), True
     server.round = 1
-    fleet.begin_round(1)
+    traffic.begin_round(1)
     lesson = method.fuse(server, state, fleet, list(range(len(clients))))
     return lesson, state, server.notes
 
@@ -231,11 +238,11 @@ def test_an_empty_selection_asks_nobody():
     method = FedGEMS()
     w = by_hand(method, clients=((X, Y), (X, Y)))
     ledger = Ledger()
-    server, fleet = Server(w), Fleet(InProcess(w), method, ledger, seed=0)
+    server, fleet = Server(w), Fleet(traffic := Traffic(InProcess(w), method, ledger), seed=0)
     state = method.init(server)
     state.pool, state.pooled = torch.ones(1, 2), torch.ones(1, dtype=torch.bool)
     server.round = 1
-    fleet.begin_round(1)
+    traffic.begin_round(1)
     lesson = method.fuse(server, state, fleet, [0, 1])
     assert not ledger.totals
     assert server.notes["ensemble_distillation"] == 0
@@ -250,7 +257,7 @@ def test_only_wanted_samples_are_asked_for_and_sent(tmp_path):
     catchment.run(experiment("fedgems", **whole), out=tmp_path / "run")
     rounds = [json.loads(line) for line in (tmp_path / "run" / "rounds.jsonl").read_text().splitlines()]
     ledger = [json.loads(line) for line in (tmp_path / "run" / "ledger.jsonl").read_text().splitlines()]
-    public, clients, classes = 120, 5, 10
+    public, clients, classes = 108, 5, 10  # 0.4 of what validation leaves of 300
     for record, line in zip(rounds, ledger):
         wanted = record["notes"]["ensemble_distillation"]
         assert sum(list(record["notes"].values())[:3]) == public
@@ -267,7 +274,7 @@ def test_only_wanted_samples_are_asked_for_and_sent(tmp_path):
 
 
 def test_uploads_of_wrong_form_are_refused(monkeypatch):
-    from catchment.logits import Predictions
+    from catchment.families.logits import Predictions
     from catchment.methods import fedgem
 
     bad = {0: torch.zeros(3, 2), 1: torch.full((1, 2), math.nan), 2: torch.zeros(1, 2).double()}
@@ -281,11 +288,11 @@ def test_uploads_of_wrong_form_are_refused(monkeypatch):
     method = FedGEM()
     w = by_hand(method, clients=[(X, Y)] * 4)
     server = Server(w)
-    fleet = Fleet(InProcess(w), method, Ledger(), seed=0, expectations=Expectations.of(method, w))
+    fleet = Fleet(traffic := Traffic(InProcess(w), method, Ledger(), expectations=Expectations.of(method, w)), seed=0)
     server.round = 1
-    fleet.begin_round(1)
+    traffic.begin_round(1)
     lesson = method.fuse(server, method.init(server), fleet, [0, 1, 2, 3])
-    assert [event["why"] for event in fleet.events] == [
+    assert [event["why"] for event in traffic.outcomes.events] == [
         "logits is of shape [3, 2]; size 0 should be at most 1",
         "logits has numbers from nan to nan; -1e+06 to 1e+06 is expected",
         "logits is float64 of 2 dimensions; float32 of 2 is expected",
@@ -300,7 +307,7 @@ NAMES = ["fedgem", "fedgems", "fedmd", "dsfl", "cronus", "feddf", "feddf, two ar
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_client_with_one_sample(name):
-    sizes = {"name": "worlds_by_hand:in_order", "sizes": [1, 179]}
+    sizes = {"name": "worlds_by_hand:in_order", "sizes": [1, 161]}
     result = catchment.run(experiment(name, rounds=2, data={"public": 0.4, "clients": 2, "partition": sizes}))
     assert (result["data"]["smallest_client"], result["failed"], result["refused"]) == (1, 0, 0)
     assert 0 <= result["accuracy"] <= 1
@@ -314,20 +321,14 @@ def test_a_public_set_of_one_class(name):
         w, data=dataclasses.replace(w.data, public=public.select((public.targets == 3).nonzero().squeeze(1)))
     )
     assert 1 < len(w.data.public) < 30
-    assert_finite(w, played(w, w.method, 2))
+    played(w, w.method, 2)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_public_set_of_one_sample(name):
     w = experiment(name, models={"client": "cnn", "server": "cnn"}).build_world()
     w = dataclasses.replace(w, data=dataclasses.replace(w.data, public=w.data.public.select(torch.tensor([5]))))
-    assert_finite(w, played(w, w.method, 2))
-
-
-def assert_finite(w, state):
-    """The server has a model without NaN, if it has one."""
-    if hasattr(state, "model"):
-        assert all(bool(t.isfinite().all()) for t in state.model.state_dict().values())
+    played(w, w.method, 2)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -361,8 +362,6 @@ def test_a_server_without_a_model_or_with_a_half_is_refused():
     [
         ({"epsilon": 1.5}, r"epsilon is 1.5; a share from 0 to 1 is expected"),
         ({"temperature": 0.0}, "temperature is 0.0; a number above 0"),
-        ({"factor": 1.0}, "factor is 1.0; a number between 0 and 1"),
-        ({"patience": 0}, "patience is 0; at least 1"),
         ({"public_epochs": 0}, "public_epochs is 0; at least 1"),
     ],
 )

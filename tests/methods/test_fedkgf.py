@@ -8,20 +8,21 @@ import re
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from worlds import experiment
 from worlds_by_hand import world
 
 import catchment
 from catchment import models
+from catchment.core.fleet import Fleet
+from catchment.core.replies import Reply
+from catchment.core.server import Server
+from catchment.core.traffic import Traffic
 from catchment.costs.ledger import Ledger
+from catchment.engines.inprocess import InProcess
 from catchment.errors import ExperimentError, ModelError
-from catchment.fleet import Fleet, Reply
+from catchment.families.weights import GlobalState
 from catchment.methods.fedkgf import FedKGF, Modules, in_groups
-from catchment.server import Server
-from catchment.transports.inprocess import InProcess
-from catchment.weights import GlobalState
 
 # ---- groups -----------------------------------------------------------------------------------------------------
 
@@ -55,16 +56,18 @@ class Told:
     def cohort(self):
         return self.clients
 
-    def ask(self, handler, bodies):
+    def ask(self, handler, bodies, accept):
         self.asked = {client: (body.group, body.groups) for client, body in bodies.items()}
         for client, body in bodies.items():
             names = [name for module in in_groups(self.modules, body.groups)[body.group] for name in module]
             weights = {name: torch.full_like(body.weights[name], client + 1) for name in names}
-            if client not in self.lost:
-                yield Reply(client, 1, Modules(self.spoil(weights), 0.0))
-
-    def refuse(self, reply, reason):
-        self.refused.append((reply.client, reason))
+            if client in self.lost:
+                continue
+            reply = Reply(client, 1, Modules(self.spoil(weights), 0.0))
+            if reason := accept(reply):
+                self.refused.append((client, reason))
+            else:
+                yield reply
 
 
 @functools.cache
@@ -80,7 +83,7 @@ def one_round(model, clients, number=1, **fleet_settings):
     architecture = server.world.client_architecture(0)
     modules = models.modules_of(architecture.build(), architecture.shape)
     fleet = Told(clients, modules, **fleet_settings)
-    state = GlobalState({name: torch.zeros_like(w) for name, w in architecture.probe.initial.items()})
+    state = GlobalState({name: torch.zeros_like(w) for name, w in architecture.facts.initial.items()})
     FedKGF(kernels=0).round(server, state, fleet)
     return fleet, state, modules
 
@@ -120,8 +123,11 @@ def test_every_round_has_another_permutation_and_every_seed_the_same_one():
 
 
 WRONG = {
-    "a tensor too few": (lambda w: dict(list(w.items())[1:]), "other modules came than those of group"),
-    "a tensor too many": (lambda w: {**w, "more": torch.zeros(1)}, "other modules came than those of group"),
+    "a tensor too few": (lambda w: dict(list(w.items())[1:]), "other tensors came than those of the modules of group"),
+    "a tensor too many": (
+        lambda w: {**w, "more": torch.zeros(1)},
+        "other tensors came than those of the modules of group",
+    ),
 }
 
 
@@ -144,10 +150,10 @@ def test_the_model_is_assembled_not_averaged(mu):
     # goes back by mu times the first.
     method = FedKGF(kernels=0, client_epochs=2, mu=mu)
     own = world(method, CLIENTS)
-    server, fleet = Server(own), Fleet(InProcess(own), method, Ledger(), seed=0)
+    server, fleet = Server(own), Fleet(traffic := Traffic(InProcess(own), method, Ledger()), seed=0)
     state = method.init(server)
     server.round = 1
-    fleet.begin_round(1)
+    traffic.begin_round(1)
     method.round(server, state, fleet)
     first = 1 / 2 + 1 - torch.sigmoid(torch.tensor(1.0)).item() - mu / 2
     second = 1 + 2 * (1 - torch.sigmoid(torch.tensor(4.0)).item()) - mu
@@ -172,7 +178,7 @@ def test_both_halves_by_default(tmp_path):
 def test_server_and_clients_generate_the_same_kernels():
     own = experiment("fedkgf").build_world()
     server = Server(own)
-    weights = own.client_architecture(0).probe.initial
+    weights = own.client_architecture(0).facts.initial
     on_server = server.client_model(0, weights)
     for client in range(own.clients):
         on_client = own.client_architecture(client).build()
@@ -188,7 +194,7 @@ def test_a_client_uploads_its_group_alone(tmp_path):
     ups = [entry for entry in json.loads(line)["entries"] if entry["direction"] == "up"]
     assert sum(len(entry["clients"]) for entry in ups) == 3  # of five: there are three modules
     names = [name for entry in ups for name in entry["tensors"] if name != "(framing)"]
-    expected = settings.build_world().client_architecture(0).probe.initial
+    expected = settings.build_world().client_architecture(0).facts.initial
     assert sorted(names) == sorted(f"weights/{name}" for name in expected)
 
 

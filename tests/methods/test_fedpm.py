@@ -9,10 +9,10 @@ import torch
 from worlds import experiment
 
 import catchment
+from catchment.core.replies import Reply
+from catchment.core.server import Server
 from catchment.errors import ExperimentError
-from catchment.fleet import Reply
 from catchment.methods.fedpm import FedPM, Masks, frozen, masked
-from catchment.server import Server
 
 
 def server() -> Server:
@@ -36,7 +36,7 @@ class Told:
 
 def test_weights_are_signs_times_their_deviation_and_the_rest_stays():
     architecture = server().world.client_architecture(0)
-    first, fixed = architecture.probe.initial, frozen(architecture)
+    first, fixed = architecture.facts.initial, frozen(architecture)
     convolution = first["extractor.0.weight"]
     size = math.sqrt(float(convolution.double().square().mean()))
     assert torch.allclose(fixed["extractor.0.weight"], size * convolution.sign())

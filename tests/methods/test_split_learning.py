@@ -15,19 +15,22 @@ from torch import nn
 from worlds import experiment
 
 import catchment
-from catchment.client import Client, Versions, Workbench, serve
+from catchment.core.client import Client
+from catchment.core.expectations import Expectations
+from catchment.core.fleet import Fleet
+from catchment.core.serve import serve
+from catchment.core.server import Server
+from catchment.core.traffic import Traffic
+from catchment.core.versions import Versions
+from catchment.core.worker import WorkerCache
 from catchment.costs.ledger import Ledger
+from catchment.engines.inprocess import InProcess
 from catchment.errors import ExperimentError, ModelError
-from catchment.expectations import Expectations
-from catchment.fleet import Fleet
-from catchment.message import Message, Request
-from catchment.methods.split import Split
-from catchment.methods.splitfed import SplitFed
+from catchment.exchange.message import Message
+from catchment.exchange.request import Request
+from catchment.learning.optimizers import OptimizerSettings
+from catchment.methods.split import Extractor, Split, SplitFed
 from catchment.models import SplitModel
-from catchment.optimizers import OptimizerSettings
-from catchment.server import Server
-from catchment.splitting import Extractor
-from catchment.transports.inprocess import InProcess
 
 
 class Tampered(InProcess):
@@ -51,13 +54,14 @@ class Play:
     def __init__(self, world, rounds=1, tamper=lambda response, before: response):
         self.server = Server(world)
         expectations = Expectations.of(world.method, world)
-        self.fleet = Fleet(Tampered(world, tamper), world.method, Ledger(), seed=0, expectations=expectations)
+        self.traffic = Traffic(Tampered(world, tamper), world.method, Ledger(), expectations=expectations)
+        self.fleet = Fleet(self.traffic, seed=0)
         self.requests = []
-        self.fleet.watch = self.requests.extend
+        self.traffic.watch = self.requests.extend
         self.state = world.method.init(self.server)
         for number in range(1, rounds + 1):
             self.server.round = number
-            self.fleet.begin_round(number)
+            self.traffic.begin_round(number)
             world.method.round(self.server, self.state, self.fleet)
         self.metrics = world.method.evaluate(self.server, self.state, self.fleet)
 
@@ -97,8 +101,8 @@ def test_one_client_is_joint_training_with_two_optimisers(method, fresh, client_
         models={"client": client_model, "server": "resnet10"},
         data={"clients": 1, "train": 97, "partition": {"name": "iid"}},  # batches of 32, 32 and 33
         optimizer={  # small steps: large ones blow the rounding of a mean up to visible size
-            "client": {"name": "sgd", "lr": 0.005, "momentum": 0.9},
-            "server": {"name": "sgd", "lr": 0.01, "momentum": 0.5},
+            "client": {"name": "sgd", "lr": 0.001, "momentum": 0.9},
+            "server": {"name": "sgd", "lr": 0.002, "momentum": 0.5},
         },
     )
     world = e.build_world()
@@ -110,7 +114,7 @@ def test_one_client_is_joint_training_with_two_optimisers(method, fresh, client_
             client_optimizer = world.client_optimizer.build(extractor.parameters())
         if number == 1 or "half" in fresh:
             server_optimizer = world.server_optimizer.build(half.parameters())
-        client = Client(world, Request(0, "begin", number, 0, 0, Message({})), {}, Workbench())
+        client = Client(world, Request(0, "begin", number, 0, 0, Message({})), {}, WorkerCache())
         for batch in client.batches(epochs=2):
             client_optimizer.zero_grad()
             server_optimizer.zero_grad()
@@ -272,7 +276,7 @@ def wide(shape, classes):
 def test_a_gradient_meets_the_features_that_were_sent_whatever_is_drawn():
     world = by_hand(Split(client_epochs=2), CLIENTS[:1])
     world = dataclasses.replace(world, client_models=(f"{__name__}:forgetful",), server_model=f"{__name__}:wide")
-    _ = world.client_architecture(0).probe
+    _ = world.client_architecture(0).facts
     SEEN.clear()
     Play(world)
     first, first_again, second, second_again = SEEN[-5:-1]  # the last one is of the evaluation
@@ -299,7 +303,7 @@ def test_a_client_lost_in_its_turn_hands_nothing_over():
     play = Play(by_hand(Split(client_epochs=2)), rounds=1, tamper=lose(1))
     assert play.asked == [(0, "begin"), (0, "step"), (1, "begin"), (1, "step"), (1, "finish")]
     assert torch.equal(play.begun_with(1), IDENTITY)
-    assert play.fleet.counts.lost == 1
+    assert play.traffic.outcomes.counts.lost == 1
     again = Play(by_hand(Split(client_epochs=2)), rounds=2, tamper=lose(1))
     assert again.asked[5:] == [(k, handler) for k in (0, 1) for handler in ("begin", "step", "finish")]
 
@@ -322,7 +326,7 @@ def test_what_stays_on_a_client_after_its_turn(method, kept):
     world = by_hand(method)
     momentum = OptimizerSettings(name="sgd", lr=1.0, momentum=0.9)
     play = Play(dataclasses.replace(world, client_optimizer=momentum))
-    versions, bench = Versions(), Workbench()
+    versions, bench = Versions(), WorkerCache()
     for request in [request for request in play.requests if request.client == 0]:
         assert not serve(play.server.world, request, versions, bench).failed
     assert set(versions.newest(100)) == kept
@@ -334,7 +338,7 @@ def test_a_turn_begins_with_the_clients_optimiser_or_with_a_fresh_one(method, mo
     versions = Versions()
     versions.restore({"optimizer": {"0.momentum_buffer": torch.full((2, 2), 7.0)}})
     request = Request(0, "begin", 1, 0, 0, Extractor({"1.weight": IDENTITY}).pack())
-    assert not serve(by_hand(method), request, versions, Workbench()).failed
+    assert not serve(by_hand(method), request, versions, WorkerCache()).failed
     left = versions.newest(100)["optimizer"]
     assert [tensor.unique().tolist() for tensor in left.values()] == ([[momentum]] if momentum else [])
 
@@ -383,8 +387,8 @@ def bend(number, **changes):
 def test_a_batch_that_cannot_be_is_refused_and_ends_the_turn(method, changes, reason):
     play = Play(by_hand(method), tamper=bend(0, **changes))
     assert [asked for asked in play.asked if asked[0] == 0] == [(0, "begin")]
-    assert play.fleet.counts.refused == 1
-    (event,) = play.fleet.events
+    assert play.traffic.outcomes.counts.refused == 1
+    (event,) = play.traffic.outcomes.events
     assert (event["what"], event["client"], event["handler"]) == ("refused", 0, "begin")
     assert re.match(reason, event["why"])
     assert torch.allclose(play.extractor, ALONE_1)  # as if client 0 had not been there
@@ -406,7 +410,7 @@ def test_a_batch_that_cannot_be_is_refused_and_ends_the_turn(method, changes, re
 @pytest.mark.parametrize("method", [Split(), SplitFed()])
 def test_an_extractor_that_cannot_be_is_refused(method, changes, reason):
     play = Play(by_hand(method), tamper=bend(1, **changes))
-    (event,) = play.fleet.events
+    (event,) = play.traffic.outcomes.events
     assert (event["what"], event["client"], event["handler"]) == ("refused", 0, "finish")
     assert re.match(reason, event["why"])
     assert torch.allclose(play.extractor, IDENTITY + MOVE_1)

@@ -5,8 +5,9 @@ from xml.etree import ElementTree
 import pytest
 from matplotlib.figure import Figure
 
-from catchment.report import RunFiles, figures
+from catchment.report import figures
 from catchment.report.figures import drawings
+from catchment.runs.reading import RunFiles
 
 
 def drawn(drawing):
@@ -54,11 +55,8 @@ def test_accuracy_of_one_run(run):
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("round", "accuracy (%)")
 
 
-def test_accuracy_of_a_method_without_server_or_clients(make_run):
-    rounds = [
-        {**record, "server": None, "clients": None}
-        for record in RunFiles.read(make_run("whole")).rounds
-    ]  # fmt: skip
+def test_accuracy_of_a_method_without_server_or_clients(make_run, parts):
+    rounds = [{**parts.round(number, accuracy=number / 4), "server": None, "clients": None} for number in (1, 2)]
     bare = RunFiles.read(make_run("bare", rounds=rounds))
     (line,) = drawn(figures.accuracy_per_round([bare])).lines
     assert list(line.get_ydata()) == [25, 50]
@@ -207,3 +205,25 @@ def test_notes_of_a_method_are_drawn_round_by_round(make_run, parts):
     run = RunFiles.read(make_run("noted", rounds=rounds))
     assert lines(drawn(figures.notes_per_round(run))) == {"self training": ([1, 3], [3, 9]), "wanted": ([1], [7])}
     assert figures.notes_per_round(RunFiles.read(make_run("silent"))) is None
+
+
+def test_numbers_that_are_not_finite_are_left_out_of_figures(make_run, parts):
+    rounds = [
+        {**parts.round(1), "notes": {"norm": float("inf"), "gap": float("nan")}},
+        {**parts.round(2), "notes": {"norm": 2}},
+    ]
+    run = RunFiles.read(make_run("noted", rounds=rounds))
+    assert lines(drawn(figures.notes_per_round(run))) == {"norm": ([2], [2])}
+
+
+def test_many_clients_are_a_histogram(make_run, parts):
+    entries = [parts.entry("up", range(150), {"a": 10}), parts.entry("down", [7, 7, 300], {"a": 10})]
+    run = RunFiles.read(make_run(ledger=[{"round": 1, "entries": entries}]))
+    drawing = figures.bytes_per_client(run)
+    assert drawing.note == (
+        "Of 301 clients 151 moved something, each from 10 B to 30 B, up and down together; 150 moved nothing."
+    )
+    (steps,) = drawn(drawing).patches
+    counts, edges, _ = steps.get_data()
+    assert (edges[0], edges[-1]) == (10, 30)
+    assert (counts[0], counts[-1], counts.sum()) == (150, 1, 151)

@@ -5,7 +5,8 @@ import io
 import pytest
 from rich.console import Console
 
-from catchment.report import RunFiles, markdown_table, summary_table
+from catchment.report import markdown_table, summary_table
+from catchment.runs.reading import RunFiles
 
 
 def shown(table, width=200):

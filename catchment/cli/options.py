@@ -1,0 +1,31 @@
+"""Arguments and options that several commands have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import count
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from catchment.config.experiment import Experiment
+from catchment.config.tables import parse_setting
+
+ExperimentFile = Annotated[Path, typer.Argument(help="An experiment in TOML.")]
+RunDirectory = Annotated[Path, typer.Argument(help="The directory of a run.")]
+Out = Annotated[Path | None, typer.Option(help="Directory of the run; runs/NAME if not given.")]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", help="Change a setting: --set method.client_epochs=2. May be repeated.")
+]
+
+
+def load(file: Path, settings: list[str] | None, more: Mapping[str, Any] | None = None) -> Experiment:
+    """The experiment of a file, changed by `--set` and by what a command has decided."""
+    return Experiment.load(file, {**dict(map(parse_setting, settings or ())), **(more or {})})
+
+
+def free_directory(name: str) -> Path:
+    """`runs/name`, or the first `runs/name-2`, `-3`, ... that holds no run."""
+    candidates = (Path("runs", name if number == 1 else f"{name}-{number}") for number in count(1))
+    return next(path for path in candidates if not (path / "experiment.toml").exists())

@@ -1,0 +1,78 @@
+"""What the commands write to the terminal."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+
+from catchment.config.experiment import Experiment
+from catchment.report import human_bytes, summary_table, write_report
+from catchment.runs.loop import Observer
+from catchment.runs.reading import RunFiles
+
+console = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120)
+errors = Console(stderr=True)
+
+
+def say(text: str) -> None:
+    """Print a text as it is."""
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def warn(text: str) -> None:
+    """Say something that a person should see, whatever becomes of the logs."""
+    errors.print(f"[yellow]warning:[/] {escape(text)}", highlight=False, soft_wrap=True)
+
+
+def fail(text: str) -> None:
+    """Say why a command ends."""
+    errors.print(f"[red]error:[/] {escape(text)}", highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def progress(experiment: Experiment, directory: Path) -> Iterator[Observer]:
+    """A progress bar on terminals, nothing elsewhere; Ctrl-C says how to go on."""
+    bar = Progress(
+        SpinnerColumn(),
+        TextColumn(escape(experiment.name)),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[numbers]}"),
+        TimeRemainingColumn(compact=True),
+        console=console,
+        disable=not console.is_terminal,
+    )
+    task = bar.add_task("rounds", total=experiment.rounds, numbers="")
+    total = 0
+    accuracy = ""
+
+    def observe(record: dict[str, Any]) -> None:
+        nonlocal total, accuracy
+        total += record["bytes"]["up"] + record["bytes"]["down"]
+        if "accuracy" in record:
+            accuracy = f"accuracy {record['accuracy']:.1%}  "
+        bar.update(task, completed=record["round"], numbers=accuracy + human_bytes(total))
+
+    try:
+        with bar:
+            yield observe
+    except KeyboardInterrupt:
+        errors.print(f"stopped; go on with: catchment resume {directory}", highlight=False, soft_wrap=True)
+        raise typer.Exit(130) from None
+
+
+def show_runs(directories: list[Path], out: Path | None = None) -> None:
+    """The table of results and the path of the report."""
+    runs = [RunFiles.read(directory) for directory in directories]
+    console.print(summary_table(runs, console.width))
+    path = write_report(runs, out or directories[0] / "report.html")
+    console.print(f"report: {path}", highlight=False, soft_wrap=True)

@@ -1,0 +1,1 @@
+"""Experiment files: what they may say, and the objects that they describe."""

@@ -1,0 +1,321 @@
+"""An experiment: the settings of one TOML file, and the method, world and engine that they describe.
+
+Every mistake in a file is one sentence that names the key, what was given and what is expected.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import tomli_w
+import torch
+
+from catchment import data
+from catchment.codecs import Wire
+from catchment.config.settings import (
+    CheckpointSettings,
+    DataSettings,
+    DeviceSettings,
+    EvaluationSettings,
+    FlowerSettings,
+    ModelSettings,
+    OptimizerTables,
+    ParticipationSettings,
+    PublicSettings,
+    WireSettings,
+)
+from catchment.config.tables import changed, parse_toml, plain, read_file, read_table, shown
+from catchment.core.method import Method, replies
+from catchment.core.transport import Transport
+from catchment.core.world import World
+from catchment.data import Division
+from catchment.engines.faults import Faults
+from catchment.engines.inprocess import InProcess
+from catchment.errors import ExperimentError, at_least
+from catchment.learning.precision import Precision, check_precision
+from catchment.methods import METHODS
+from catchment.models import read_weights
+from catchment.names import resolve
+from catchment.privacy.inversion import ProbeSettings
+from catchment.robust import ATTACKS, Attack, AttackPlan, SignFlip
+from catchment.robust.aggregators import AGGREGATORS, Aggregator, Mean
+from catchment.robust.inspection import Inspection
+
+_DEFAULTS = {"method": "fedavg", "aggregation": "mean", "attack": "none"}  # of tables with a name and its options
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One experiment, complete: the same file gives the same results."""
+
+    name: str = "experiment"
+    seed: int = 0
+    rounds: int = 10
+    engine: Literal["inprocess", "flower"] = "inprocess"
+    workers: int = field(default_factory=lambda: os.cpu_count() or 1)  # threads that serve clients
+    threads: int = 1  # PyTorch threads of one client's work; results may depend on it, never on `workers`
+    strict: bool = False  # every message and every client state through bytes
+    device: str = "cpu"
+    precision: Precision = "float32"  # of forward and backward passes; weights and messages are always float32
+    path: str | None = None  # folder of the user's own modules; the file's folder if not given
+    method: dict[str, Any] = field(default_factory=lambda: {"name": _DEFAULTS["method"]})
+    data: DataSettings = field(default_factory=DataSettings)
+    models: ModelSettings = field(default_factory=ModelSettings)
+    optimizer: OptimizerTables = field(default_factory=OptimizerTables)
+    participation: ParticipationSettings = field(default_factory=ParticipationSettings)
+    devices: DeviceSettings = field(default_factory=DeviceSettings)
+    faults: Faults = field(default_factory=Faults)
+    wire: WireSettings = field(default_factory=WireSettings)
+    aggregation: dict[str, Any] = field(default_factory=lambda: {"name": _DEFAULTS["aggregation"]})
+    attack: dict[str, Any] = field(default_factory=lambda: {"name": _DEFAULTS["attack"]})
+    inspection: Inspection = field(default_factory=Inspection)
+    probe: ProbeSettings = field(default_factory=ProbeSettings)
+    flower: FlowerSettings = field(default_factory=FlowerSettings)
+    evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
+    checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
+
+    def __post_init__(self) -> None:
+        for name, least in (("rounds", 1), ("workers", 1), ("threads", 1), ("seed", 0)):
+            at_least(name, getattr(self, name), least)
+        if self.probe.inversion and self.engine == "flower":
+            raise ExperimentError(
+                "probe.inversion scores itself with private images, which a real federation does not have; use "
+                'engine = "inprocess"'
+            )
+        for side in ("client", "server"):
+            if getattr(self.optimizer, side).schedule.name == "plateau" and not self.data.validation:
+                raise ExperimentError(
+                    f'optimizer.{side}.schedule is "plateau", which looks at samples that nobody trains on, and there '
+                    "are none: set data.validation, such as 0.1"
+                )
+        self._see_own_modules()
+        Wire.parse(self.wire.codecs)
+
+    # ---- from and to files ----
+
+    @staticmethod
+    def load(path: str | Path, changes: Mapping[str, Any] | None = None) -> Experiment:
+        """Read a TOML file and those that it extends; `changes` maps dotted keys (`"method.mu"`) to other values."""
+        path = Path(path)
+        table = read_file(path)
+        table.setdefault("path", str(path.resolve().parent))
+        return Experiment.from_dict(table, changes)._with_absolute_paths()
+
+    @staticmethod
+    def from_dict(table: Mapping[str, Any], changes: Mapping[str, Any] | None = None) -> Experiment:
+        """An experiment from nested dicts, as a TOML file gives them."""
+        merged = changed(table, changes or {})
+        for key, name in _DEFAULTS.items():
+            if isinstance(named := merged.setdefault(key, {}), dict):
+                named.setdefault("name", name)
+        experiment = read_table(Experiment, merged, "")
+        complete = experiment.to_dict()
+        return dataclasses.replace(experiment, **{key: complete[key] for key in _DEFAULTS})
+
+    @staticmethod
+    def from_toml(text: str) -> Experiment:
+        """An experiment from what `to_toml` gave."""
+        return Experiment.from_dict(parse_toml(text))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every setting, the method's defaults included; None is left out, as TOML has no such value."""
+        table = plain(dataclasses.asdict(self))
+        built = {"method": self.build_method(), "aggregation": self.build_aggregator(), "attack": self.build_attack()}
+        for key, thing in built.items():
+            options = {} if thing is None else plain(dataclasses.asdict(thing))  # type: ignore[arg-type]
+            table[key] = {"name": getattr(self, key).get("name", _DEFAULTS[key]), **options}
+        return typing.cast(dict[str, Any], table)
+
+    def to_toml(self) -> str:
+        """The file that gives this experiment again."""
+        return tomli_w.dumps(self.to_dict())
+
+    # ---- to things that run ----
+
+    def build_method(self) -> Method[Any]:
+        """The method with its hyper-parameters."""
+        return self._named("method", Method, METHODS)  # type: ignore[type-abstract]
+
+    def build_aggregator(self) -> Aggregator:
+        """What the method averages uploads with."""
+        return self._named("aggregation", Aggregator, AGGREGATORS)  # type: ignore[type-abstract]
+
+    def build_attack(self) -> Attack | None:
+        """What the attackers do, if there are any."""
+        if self.attack.get("name", "none") == "none":
+            return None
+        return self._named("attack", Attack, {**ATTACKS, "none": None})
+
+    def build_attack_plan(self) -> AttackPlan | None:
+        """The attack and who takes part in it, if there is one."""
+        attack = self.build_attack()
+        return None if attack is None else AttackPlan.draw(attack, self.data.clients, self.seed)
+
+    def _named(self, key: str, kind: type[T], builtin: Mapping[str, Any]) -> T:
+        """What a table stands for whose `name` says which other keys it has."""
+        self._see_own_modules()
+        table = dict(getattr(self, key))
+        name = table.pop("name", _DEFAULTS[key])
+        if not isinstance(name, str):
+            raise ExperimentError(
+                f'{key}.name is {shown(name)}; text in quotes is expected, such as "{_DEFAULTS[key]}"'
+            )
+        found = resolve(key, name, builtin)
+        if not (isinstance(found, type) and issubclass(found, kind) and dataclasses.is_dataclass(found)):
+            raise ExperimentError(f'{key} "{name}" must be a subclass of catchment.{kind.__name__} and a dataclass')
+        return typing.cast(T, read_table(found, table, key))
+
+    def build_world(self, division: Division | None = None) -> World:
+        """Data, models and method; every mismatch that can be found before training is found here.
+
+        A device that brings its own data gives its `division`; otherwise data are loaded and dealt.
+        """
+        self._see_own_modules()
+        d = self.data
+        weights = read_weights(self.models.weights) if self.models.weights and division is None else {}
+        division = self.divide() if division is None else division
+        plan = self.build_attack_plan()
+        attack = None if plan is None else plan.attack
+        division = division if plan is None else plan.poison(division)
+        client, method = self.models.client, self.build_method()
+        world = World(
+            seed=self.seed,
+            method=method,
+            data=division,
+            client_models=tuple(map(method.client_name, (client,) if isinstance(client, str) else client)),
+            server_model=self.models.server,
+            client_optimizer=self.optimizer.client,
+            server_optimizer=self.optimizer.server,
+            augment=d.augment,
+            device=_device(self.device),
+            wire=Wire.parse((*method.codecs, *self.wire.codecs)),
+            aggregator=self.build_aggregator(),
+            initial=self.models.initial,
+            most_samples=d.most_samples,
+            rounds=self.rounds,
+            average=self.evaluation.average,
+            precision=self.precision,
+            weights=weights,
+        )
+        check_precision(self.precision, world.device)
+        if isinstance(attack, SignFlip) and attack.around == "request" and world.wire.remembers("down"):
+            raise ExperimentError(
+                'attack.around is "request", which the server does not keep where wire.codecs has delta, feedback '
+                'or a warm-up downwards; set attack.around = "zero", or use a codec without memory'
+            )
+        if attack is not None and attack.needs_honest and method.sends:
+            raise ExperimentError(
+                f'attack.name is "{self.attack["name"]}", which is made from the honest replies to the same question, '
+                f"and this {self.method['name']} asks each client its own; use sign-flip or label-flip"
+            )
+        if self.models.weights and self.engine == "flower" and method.derives_weights:
+            raise ExperimentError(
+                f"models.weights is a file of the server, and clients of {self.method['name']} make their own first "
+                'weights; use engine = "inprocess", or leave it out'
+            )
+        if not world.method.aggregates and world.aggregator != Mean():
+            raise ExperimentError(
+                f'aggregation.name is "{self.aggregation["name"]}", but {self.method["name"]} does not average what '
+                "clients send; leave [aggregation] out"
+            )
+        if self.inspection.action != "none" and not replies(type(world.method)) & {"features", "logits"}:
+            raise ExperimentError(
+                f'inspection.action is "{self.inspection.action}", but clients of {self.method["name"]} send neither '
+                "features nor logits; where weights are averaged, choose an [aggregation]"
+            )
+        world.check_models()
+        world.method.check(world)
+        self.probe.check(world)
+        return world
+
+    def divide(self) -> Division:
+        """The data set, dealt to the clients."""
+        d = self.data
+        if d.own and self.engine == "inprocess":
+            raise ExperimentError(
+                "only clients that join over the network have data of their own; use engine = flower, or another "
+                "data.partition"
+            )
+        root = None if d.root is None else Path(d.root)
+        dataset = data.load(
+            d.name,
+            root,
+            train=d.train,
+            test=d.test,
+            seed=self.seed,
+            download=d.download,
+            mean=d.mean,
+            std=d.std,
+            classes=d.classes,
+            own=d.own,
+        )
+        public: float | data.Dataset | None
+        if isinstance(d.public, PublicSettings):  # of its test samples one is decoded, as none is used
+            other, limit = d.public.name, d.public.train
+            public = data.load(other, root, train=limit, test=1, seed=self.seed, download=d.download)
+        else:
+            public = d.public
+        return data.divide(dataset, d.clients, d.partition, public, self.seed, d.validation)
+
+    def build_transport(self, world: World, directory: Path | None = None) -> Transport:
+        """The engine; large replies may wait in files of `directory`."""
+        return InProcess(
+            world,
+            workers=self.workers,
+            threads=self.threads,
+            strict=self.strict,
+            devices=self.devices.chosen(),
+            faults=self.faults,
+            directory=directory,
+        )
+
+    def _with_absolute_paths(self) -> Experiment:
+        """Folders as seen from anywhere, so that a run can be resumed from another one."""
+
+        def absolute(path: str) -> str:
+            return str(Path(path).expanduser().absolute())
+
+        settings = self.data
+        partition = dict(settings.partition)
+        if "/" in str(partition.get("file", "")):
+            partition["file"] = absolute(partition["file"])
+        chosen = self.models
+        if chosen.weights is not None:
+            chosen = dataclasses.replace(chosen, weights=absolute(chosen.weights))
+
+        def source(name: str) -> str:
+            is_folder = name not in data.SOURCES and Path(name).expanduser().is_dir()
+            return absolute(name) if is_folder else name
+
+        public = settings.public
+        if isinstance(public, PublicSettings):
+            public = dataclasses.replace(public, name=source(public.name))
+        settings = dataclasses.replace(
+            settings,
+            name=source(settings.name),
+            public=public,
+            root=None if settings.root is None else absolute(settings.root),
+            partition=partition,
+        )
+        return dataclasses.replace(self, data=settings, models=chosen)
+
+    def _see_own_modules(self) -> None:
+        if self.path is not None and self.path not in sys.path:
+            sys.path.insert(0, self.path)
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ExperimentError(f'device "{name}" cannot be used here: {str(error).splitlines()[0]}') from None
+    return device

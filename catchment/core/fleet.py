@@ -1,0 +1,141 @@
+"""The waist: all that a method's server routine can do with the clients."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing, contextmanager
+from itertools import islice
+from typing import Any, TypeVar
+
+from catchment.core.inflight import FOREVER
+from catchment.core.replies import Accept, Reply
+from catchment.core.traffic import Traffic
+from catchment.errors import ProtocolError
+from catchment.exchange.payload import Payload
+from catchment.exchange.request import TRAINING
+from catchment.randomness import numpy_generator
+
+Asked = TypeVar("Asked", bound=Payload)
+Answered = TypeVar("Answered", bound=Payload)
+
+
+class Fleet:
+    """The clients, as a method sees them. Missing, late and failed replies are normal: counted, never raised."""
+
+    def __init__(self, traffic: Traffic, *, seed: int, fraction: float = 1.0, deadline: float | None = None) -> None:
+        """`fraction` of the reachable clients make a cohort; replies are waited for `deadline` seconds."""
+        self._traffic = traffic
+        self._seed = seed
+        self._fraction = fraction
+        self._deadline = FOREVER if deadline is None else deadline
+        self._purpose = TRAINING
+
+    @property
+    def now(self) -> float:
+        """Seconds since the run began, virtual where the transport simulates."""
+        return self._traffic.now
+
+    @property
+    def deadline(self) -> float:
+        """Seconds that replies are waited for; infinity if there is no limit."""
+        return self._deadline
+
+    def clients(self) -> list[int]:
+        """Everybody who can be reached in this round, busy or not."""
+        return list(self._traffic.reachable)
+
+    def idle(self) -> list[int]:
+        """The reachable clients that owe no reply, and of whom none is waiting to be taken from `arrivals`."""
+        busy = self._traffic.busy | self._traffic.waiting
+        return [client for client in self._traffic.reachable if client not in busy]
+
+    def cohort(self) -> list[int]:
+        """The clients of this round: a share drawn from (seed, round), less those that still owe a reply."""
+        reachable = self._traffic.reachable
+        if self._fraction < 1 and len(reachable):
+            size = max(1, round(len(reachable) * self._fraction))
+            generator = numpy_generator(self._seed, "cohort", self._traffic.round)
+            drawn = generator.choice(len(reachable), size, replace=False)
+            reachable = sorted(reachable[place] for place in drawn.tolist())
+        busy = self._traffic.busy
+        return [client for client in reachable if client not in busy]
+
+    def ask(
+        self,
+        handler: Callable[[Any, Asked], Answered],
+        bodies: Mapping[int, Asked],
+        *,
+        deadline: float | None = None,
+        in_order: bool = False,
+        accept: Accept[Answered] | None = None,
+    ) -> Iterator[Reply[Answered]]:
+        """Send to these clients at once; yield replies as they arrive, until all came or `deadline` seconds passed.
+
+        `in_order` yields them in the order of `bodies` instead, holding what comes early: for sums of floating-point
+        numbers that must not depend on who is faster. `accept` says why a reply cannot be used, "" if it can; what it
+        refuses is counted and not yielded.
+        """
+        until = self.now + (self._deadline if deadline is None else deadline)
+        requests = self._traffic.send(handler.__name__, bodies, self._purpose)
+        if self._purpose != TRAINING:
+            until = FOREVER
+        return self._accepted(self._traffic.replies(requests, until, in_order), accept)
+
+    def send(self, handler: Callable[[Any, Asked], Answered], bodies: Mapping[int, Asked]) -> None:
+        """The first half of `ask`: replies come through `arrivals`, in this round or a later one."""
+        if self._purpose != TRAINING:
+            raise ProtocolError("send inside aside: evaluation must not leave requests behind; use ask")
+        if not self._traffic.method.sends:
+            name = type(self._traffic.method).__name__
+            raise ProtocolError(f"{name} uses fleet.send, so its property `sends` must be True; it is False")
+        self._traffic.send(handler.__name__, bodies, self._purpose)
+
+    def arrivals(
+        self,
+        handler: Callable[[Any, Asked], Answered],
+        *,
+        count: int | None = None,
+        until: float | None = None,
+        accept: Accept[Answered] | None = None,
+    ) -> Iterator[Reply[Answered]]:
+        """Replies to `handler` as they arrive: those sent, and late ones of earlier asks.
+
+        Stops after `count` replies, when the clock shows `until`, or when nothing is in flight any more. `accept` is
+        as in `ask`; what it refuses does not count.
+        """
+        replies = self._traffic.arrivals(handler.__name__, FOREVER if until is None else until)
+        return islice(self._accepted(replies, accept), count)
+
+    def refuse(self, reply: Reply[Any], reason: str) -> None:
+        """Note that a reply was not accepted; the method goes on without it."""
+        self._traffic.outcomes.withdrawn(reply.client, reply.handler, reason)
+
+    @contextmanager
+    def aside(self, purpose: str) -> Iterator[None]:
+        """Book what is asked inside under another purpose; it reads client states, changes nothing, takes no time.
+
+        An aside inside an aside has the purpose of the outer one.
+        """
+        if not re.fullmatch("[a-z][a-z0-9_]*", purpose) or purpose == TRAINING:
+            raise ProtocolError(f'"{purpose}" cannot be the purpose of an aside: use a word other than "{TRAINING}"')
+        before = self._purpose
+        if before == TRAINING:
+            self._purpose = purpose
+        try:
+            yield
+        finally:
+            self._purpose = before
+
+    def _accepted(
+        self, replies: Generator[Reply[Answered]], accept: Accept[Answered] | None
+    ) -> Iterator[Reply[Answered]]:
+        """What the method takes; the client whose reply it has is to blame for an exception."""
+        with closing(replies):
+            for reply in replies:
+                self._traffic.outcomes.in_use = reply.client
+                reason = accept(reply) if accept is not None else ""
+                if reason:
+                    self.refuse(reply, reason)
+                else:
+                    yield reply

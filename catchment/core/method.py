@@ -1,0 +1,133 @@
+"""A method is one file: its hyper-parameters, one server routine for one round, and named client handlers."""
+
+from __future__ import annotations
+
+import functools
+import typing
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+from catchment.errors import ProtocolError, UserError
+from catchment.exchange.payload import Payload
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from catchment.codecs import Rule
+    from catchment.core.fleet import Fleet
+    from catchment.core.server import Server
+    from catchment.core.versions import ClientState
+    from catchment.core.world import World
+
+State = TypeVar("State")
+Handler = TypeVar("Handler", bound=Callable[..., Payload])
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """What an evaluation found. `accuracy` is the method's headline number, a share between 0 and 1."""
+
+    accuracy: float
+    server: Mapping[str, float] | None = None  # the server's model, where there is one
+    clients: Mapping[int, float] | None = None  # accuracy of each client's own model
+    more: Mapping[str, float] = field(default_factory=dict)  # anything else worth a column
+    images: Mapping[str, Tensor] = field(default_factory=dict)  # normalised, [N, C, H, W], for people to look at
+    self_reported: tuple[str, ...] = ()  # which of "accuracy" and "clients" the clients measured themselves
+
+
+class Method(ABC, Generic[State]):
+    """A federated algorithm. Subclass it as a frozen dataclass of hyper-parameters.
+
+    A method has no mutable state of its own: what the server remembers is in `State` (a dataclass of tensors, plain
+    values, modules and optimisers), what a client remembers is in `client.state` under the names in `persistent`.
+    Handlers that run on the client are marked `@on_client` and take `(client, request)`.
+    """
+
+    persistent: ClassVar[tuple[str, ...]] = ()
+    models: ClassVar[tuple[str, ...]] = ()  # fields of State that are models: modules, weights, or dicts of either
+    derives_weights: ClassVar[bool] = False  # clients make their first weights themselves: nobody sends them any
+    takes_features: ClassVar[bool] = False  # the server's model goes on from the clients' features
+    aggregates: ClassVar[bool] = False  # uses `server.aggregator`, so that another than the mean can be chosen
+
+    @property
+    def codecs(self) -> tuple[str | Rule, ...]:
+        """Rules of the wire that belong to the method; they come before those of `[wire] codecs`."""
+        return ()
+
+    @property
+    def sends(self) -> bool:
+        """Whether it asks each client a question of its own and waits for nobody, with `fleet.send`."""
+        return False
+
+    def client_name(self, model: str) -> str:
+        """The model that clients build where `models.client` names this one."""
+        return model
+
+    def check(self, world: World) -> None:
+        """Refuse, before anything runs, a world in which this method cannot work."""
+        return
+
+    @abstractmethod
+    def init(self, server: Server) -> State:
+        """The server's state before the first round."""
+
+    @abstractmethod
+    def round(self, server: Server, state: State, fleet: Fleet) -> None:
+        """One round; changes `state` in place."""
+
+    @abstractmethod
+    def evaluate(self, server: Server, state: State, fleet: Fleet) -> Metrics:
+        """Measure without changing anything."""
+
+    def client_model(self, server: Server, state: State, client: int, kept: ClientState) -> nn.Module:
+        """The model that a client would deploy; `kept` is what the client remembers, empty if it was never asked.
+
+        Optional. The caller copies the module, so it may be one that is reused.
+        """
+        raise UserError(
+            f"{type(self).__name__} does not give clients a model of their own; a method does so with client_model"
+        )
+
+    def server_model(self, server: Server, state: State) -> nn.Module:
+        """The global model, or the server's own. Optional, and copied by the caller, as `client_model`."""
+        raise UserError(f"{type(self).__name__} has no model on the server; ask for that of a client")
+
+
+def on_client(function: Handler) -> Handler:
+    """Mark a method's function as one that runs on the client: `def name(self, client, request: Q) -> R`."""
+    function.__dict__["on_client"] = True
+    return function
+
+
+class Contract(typing.NamedTuple):
+    """The payload classes that a handler takes and returns."""
+
+    request: type[Payload]
+    reply: type[Payload]
+
+
+def handlers(method: type[Method[Any]]) -> list[str]:
+    """The names of a method's client handlers."""
+    return [name for name in dir(method) if getattr(getattr(method, name), "on_client", False)]
+
+
+def replies(method: type[Method[Any]]) -> set[str]:
+    """The names of all that the clients of a method send."""
+    return {sent.name for handler in handlers(method) for sent in fields(contract(method, handler).reply)}  # type: ignore[arg-type]
+
+
+@functools.cache
+def contract(method: type[Method[Any]], handler: str) -> Contract:
+    """What a handler takes and returns, from its annotations."""
+    function = getattr(method, handler, None)
+    if not getattr(function, "on_client", False):
+        raise ProtocolError(f"{method.__name__} has no client handler {handler}; is it marked @on_client?")
+    hints = typing.get_type_hints(function)
+    found = Contract(*(hints.get(name, object) for name in ("request", "return")))
+    if not all(isinstance(kind, type) and issubclass(kind, Payload) for kind in found):
+        raise ProtocolError(
+            f"{method.__name__}.{handler} must be written as (self, client, request: Q) -> R with Payload classes Q, R"
+        )
+    return found

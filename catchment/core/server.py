@@ -1,0 +1,155 @@
+"""The server side's tools: models, optimisers, batches and evaluation, with seeds of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from catchment.core.architecture import Architecture
+from catchment.core.spool import Spool
+from catchment.core.versions import ClientState
+from catchment.core.world import World
+from catchment.data import Batch, Samples, batches
+from catchment.learning.evaluation import Score, evaluate
+from catchment.learning.optimizers import OptimizerSettings, set_rate
+from catchment.learning.training import Weights, load_weights, tensors_of
+from catchment.randomness import derive
+from catchment.robust.aggregators import Aggregator
+
+
+class Trainable(Protocol):
+    """What an optimiser can step: a module, or several."""
+
+    def parameters(self) -> Iterable[Tensor]:
+        """The weights."""
+
+
+class Server:
+    """What a method's server routine works with, besides its state and the fleet."""
+
+    def __init__(self, world: World, directory: Path | None = None) -> None:
+        self.world = world
+        self.round = 0  # the round under way; the first is 1
+        self.notes: dict[str, float] = {}  # numbers of the round under way that a method wants in rounds.jsonl
+        self._directory = directory
+        self._client_modules: dict[Architecture, nn.Module] = {}
+        self._optimizers: WeakKeyDictionary[torch.optim.Optimizer, OptimizerSettings] = WeakKeyDictionary()
+        self._validation: Sequence[float] = ()  # accuracies of the rounds before, on validation samples
+        self._validating = False
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds the run has."""
+        return self.world.rounds
+
+    @property
+    def test(self) -> Samples:
+        """The global test set; the validation samples while these are measured."""
+        data = self.world.data
+        return data.validation if self._validating and data.validation is not None else data.test
+
+    @property
+    def public(self) -> Samples | None:
+        """The public data that everybody has, if the experiment has any."""
+        return self.world.data.public
+
+    @property
+    def aggregator(self) -> Aggregator:
+        """What makes one upload of many, as `[aggregation]` says; the mean if it says nothing."""
+        return self.world.aggregator
+
+    def model(self) -> nn.Module:
+        """A new server model with its first weights."""
+        return self.world.server_architecture.build()
+
+    def first_weights(self) -> Weights:
+        """What the one model of all clients begins with, on the CPU, where states and messages are."""
+        return self.world.client_architecture(0).facts.initial
+
+    def client_model(self, client: int, weights: Mapping[str, Tensor] | None = None) -> nn.Module:
+        """The model of a client with these weights, or with its first ones; reused by the next call."""
+        architecture = self.world.client_architecture(client)
+        if architecture not in self._client_modules:
+            self._client_modules[architecture] = architecture.build()
+        module = self._client_modules[architecture]
+        load_weights(
+            tensors_of(module), self.world.first_weights(client) if weights is None else weights, architecture.name
+        )
+        return module
+
+    def kept_model(self, client: int, kept: ClientState) -> nn.Module:
+        """The model that a client keeps, as it would be deployed; with its first weights if it never trained."""
+        return self.client_model(client, kept.get("model"))
+
+    def spool(self) -> Spool:
+        """Room on the run's disk for uploads that are too large for memory."""
+        return Spool(self._directory)
+
+    def optimizer(self, model: Trainable, settings: OptimizerSettings | None = None) -> torch.optim.Optimizer:
+        """An optimiser as `[optimizer.server]` (or `settings`) says; every round it has the rate of that round."""
+        settings = settings or self.world.server_optimizer
+        optimizer = settings.build(model.parameters())
+        set_rate(optimizer, self.rate(settings))
+        self._optimizers[optimizer] = settings
+        return optimizer
+
+    def rate(self, settings: OptimizerSettings | None = None) -> float:
+        """The learning rate of this round, as `[optimizer.server]` (or `settings`) says."""
+        settings = settings or self.world.server_optimizer
+        return settings.rate(self.round, self.rounds, settings.schedule.drops(self._validation))
+
+    @property
+    def share(self) -> float:
+        """The share of the server's learning rate that its schedule leaves in this round."""
+        schedule = self.world.server_optimizer.schedule
+        return schedule.share(self.round, self.rounds, schedule.drops(self._validation))
+
+    def batches(
+        self, samples: Samples, size: int, *, epochs: int = 1, shuffle: bool = True, augment: bool = True
+    ) -> Iterator[Batch]:
+        """Training batches of samples that the server holds, normalised, on the compute device."""
+        world = self.world
+        for epoch in range(epochs):
+            for batch in batches(
+                samples,
+                size,
+                normalise=world.normalise,
+                seed=self.seed("shuffle", epoch) if shuffle else None,
+                augment=world.augment if augment else (),
+                augment_seed=self.seed("augment", epoch),
+                channels_last=True,
+            ):
+                yield batch.to(world.device)
+
+    def evaluate(self, model: nn.Module, samples: Samples | None = None) -> Score:
+        """Score a model on the test set (or on `samples`)."""
+        return evaluate(model, self.test if samples is None else samples, self.world.normalise, self.world.device)
+
+    def seed(self, *purpose: str | int) -> int:
+        """A seed for one purpose of the server in this round."""
+        return derive(self.world.seed, "server", *purpose, self.round)
+
+    # ---- for the run ----
+
+    def begin_round(self, round: int, validation: Sequence[float] = ()) -> None:
+        """Set every optimiser to the rate of a round; `validation` are the accuracies of the rounds before."""
+        self.round = round
+        self.notes = {}
+        self._validation = validation
+        for optimizer, settings in self._optimizers.items():
+            set_rate(optimizer, self.rate(settings))
+
+    @contextmanager
+    def validating(self) -> Iterator[None]:
+        """Measure on validation samples in place of the test set."""
+        self._validating = True
+        try:
+            yield
+        finally:
+            self._validating = False

@@ -1,0 +1,191 @@
+"""The traffic between server and clients: sent, received, booked, counted, and remembered for a checkpoint.
+
+The run holds it; a method sees it through a `Fleet`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence, Set
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from catchment.codecs import Memory, Wire
+from catchment.core.expectations import Expectations
+from catchment.core.filters import AttackFilter, InspectionFilter
+from catchment.core.inflight import Arrival, InFlight, InFlightSnapshot
+from catchment.core.method import Method, contract
+from catchment.core.outcomes import Outcomes
+from catchment.core.replies import Overhear, Reception, Reply, ordered
+from catchment.core.session import DROPS, Sessions
+from catchment.core.transport import Transport
+from catchment.costs.ledger import Ledger
+from catchment.errors import ProtocolError
+from catchment.exchange.message import Message
+from catchment.exchange.payload import Payload
+from catchment.exchange.request import TRAINING, Request
+from catchment.robust.inspection import Profile
+
+
+@dataclass(frozen=True)
+class TrafficSnapshot(InFlightSnapshot):
+    """The traffic at a checkpoint."""
+
+    counts: dict[str, int]
+    memories: Mapping[int, Memory] = field(default_factory=dict)  # of the codecs, by client
+    answered: Mapping[int, int] = field(default_factory=dict)  # by client: the last request that it has surely decoded
+    profiles: Mapping[int, Profile] = field(default_factory=dict)  # of the inspection, by client
+    standing: dict[str, Any] = field(default_factory=dict)  # of the clients
+
+
+class Traffic:
+    """All that passes between a method's server routine and the clients of a run."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        method: Method[Any],
+        ledger: Ledger,
+        *,
+        wire: Wire | None = None,
+        directory: Path | None = None,
+        expectations: Expectations | None = None,
+        attack: AttackFilter | None = None,
+        inspection: InspectionFilter | None = None,
+    ) -> None:
+        """`directory` is for what the codecs remember, if it is large."""
+        self.round = 0
+        self.drops: int | None = None  # of the clients' learning rate, which every request says; None: no plateau
+        self.watch: Callable[[list[Request]], None] | None = None  # sees what is sent
+        self.overhear: Overhear | None = None
+        self.method = method
+        self.outcomes = Outcomes()
+        self._transport = transport
+        self._ledger = ledger
+        self._expectations = expectations or Expectations.of(method, None)
+        self._inspection = inspection
+        self._sessions = Sessions(wire or Wire(), directory)
+        self._reception = Reception(method, self._expectations, self._sessions, self.outcomes, attack, inspection)
+        self._inflight = InFlight(transport, self._book)
+
+    # ---- for the fleet ----
+
+    @property
+    def now(self) -> float:
+        """Seconds since the run began, virtual where the transport simulates."""
+        return self._transport.now
+
+    @property
+    def reachable(self) -> Sequence[int]:
+        """The clients that can be reached in this round, ascending."""
+        return self._transport.roster(self.round)
+
+    @property
+    def busy(self) -> Set[int]:
+        """The clients that owe a reply, and those that are not asked any more."""
+        return self._inflight.busy | self.outcomes.standing.suspended
+
+    @property
+    def waiting(self) -> Set[int]:
+        """The clients whose reply has come in time and was not taken."""
+        return self._inflight.waiting
+
+    def send(self, handler: str, bodies: Mapping[int, Payload], purpose: str) -> list[Request]:
+        """Send to these clients at once, less those that are not asked any more."""
+        kinds = contract(type(self.method), handler)
+        training = purpose == TRAINING
+        if training and (owing := sorted(bodies.keys() & self._inflight.busy)):
+            raise ProtocolError(
+                f"clients {owing} still owe a reply; a client has one request in flight (cohort() leaves them out)"
+            )
+        packed: dict[int, Message] = {}  # by id of a payload: one message for all who get the same
+        requests = []
+        for client, body in bodies.items():
+            if client in self.outcomes.standing.suspended:
+                continue
+            if not isinstance(body, kinds.request):
+                raise ProtocolError(
+                    f"{handler} takes {kinds.request.__name__}, client {client} was sent {type(body).__name__}"
+                )
+            message = packed.get(id(body))
+            if message is None:
+                message = self._sessions.encode_for_all(body.pack()) if training else body.pack()
+                packed[id(body)] = message
+            if training:
+                message = self._sessions.encode_for(client, message, self._inflight.sequence)
+                if self.drops is not None:
+                    message = Message(message.tensors, {**message.scalars, DROPS: self.drops})
+            request = self._inflight.add(client, handler, self.round, purpose, message)
+            self._ledger.book(client, "down", purpose, message, request.size())
+            requests.append(request)
+        if self.watch is not None:
+            self.watch(requests)
+        self._transport.push(requests)
+        return requests
+
+    def replies(self, requests: Sequence[Request], until: float, in_order: bool) -> Generator[Reply[Any]]:
+        """What can be used of the replies to these requests, as it arrives or in their order."""
+        aside = any(request.aside for request in requests)
+        with closing(self._inflight.responses(requests, until)) as arrivals:
+            replies = self._reception.replies(arrivals, aside, self.overhear)
+            if in_order:
+                replies = ordered(replies, [request.client for request in requests])
+            yield from (reply for _, reply in replies if reply is not None)
+
+    def arrivals(self, handler: str, until: float) -> Generator[Reply[Any]]:
+        """What can be used of the replies to a handler, as it arrives, whenever it was asked for."""
+        while (arrival := self._inflight.take(handler, until)) is not None:
+            replies = self._reception.replies([arrival], arrival.request.aside, self.overhear)
+            yield from (reply for _, reply in replies if reply is not None)
+
+    def _book(self, arrival: Arrival) -> None:
+        """Note in the ledger what came, whatever becomes of it."""
+        request, response, late = arrival
+        if response.body is not None:
+            named = response.body if self._expectations.knows(request, response.body) else Message({})
+            self._ledger.book(request.client, "up", request.purpose, named, response.size())
+            self._sessions.answered(request)
+        if late:
+            self.outcomes.late(request)
+
+    # ---- for the run ----
+
+    def begin_round(self, round: int) -> None:
+        """Count turns and events anew; late replies that nobody took in the round they came are dropped."""
+        self.round = round
+        self.outcomes.begin_round()
+        self._expectations.sizes.clear()
+        self._inflight.begin_round()
+
+    def check_round(self) -> None:
+        """Refuse to go on when the experiment is wrong, not one client."""
+        self.outcomes.check_round(self.round, len(self.reachable))
+
+    def undone(self, error: Exception) -> None:
+        """The round failed on the server and was undone; whoever is to blame is asked no more."""
+        self.outcomes.undone(error, self._expectations.sizes.values(), len(self.reachable))
+
+    def snapshot(self) -> TrafficSnapshot:
+        """What a checkpoint must hold to go on exactly, requests in flight included."""
+        return TrafficSnapshot(
+            **vars(self._inflight.snapshot()),
+            counts=self.outcomes.counted(),
+            standing={**self.outcomes.standing.to_dict(), "samples": list(self._expectations.found.items())},
+            memories=self._sessions.memories,
+            answered=self._sessions.held,
+            profiles=self._inspection.profiles if self._inspection else {},
+        )
+
+    def saved(self) -> None:
+        """The snapshot is safe on disk: clients may forget what only older ones needed."""
+        self._inflight.saved()
+
+    def restore(self, snapshot: TrafficSnapshot) -> None:
+        """Go on from a checkpoint: what was in flight is asked again, and not booked again."""
+        self.outcomes.restore(snapshot.counts, snapshot.standing)
+        self._expectations.found.update((client, samples) for client, samples in snapshot.standing.get("samples", ()))
+        self._sessions.restore(snapshot.memories, snapshot.answered)
+        if self._inspection is not None:
+            self._inspection.profiles = dict(snapshot.profiles)
+        self._inflight.restore(snapshot)

@@ -1,0 +1,1 @@
+"""What carries messages inside this process, and the devices that it simulates."""

@@ -1,0 +1,187 @@
+"""The engine for research: clients are served by worker threads of this process, on a virtual clock.
+
+Results do not depend on the number of workers: a client always computes with `threads` threads, its randomness is
+derived, and replies are handed over in an order that the virtual clock decides. On ideal devices that is the order
+of asking, and replies stream; otherwise an arrival is known only when the work in flight is done, and they are held
+until then, large ones on the disk.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from catchment.core.serve import serve
+from catchment.core.transport import Snapshot, Transport
+from catchment.core.versions import Versions, state_from_message, state_to_message
+from catchment.core.worker import WorkerCache
+from catchment.core.world import World
+from catchment.engines.arrivals import Arrivals
+from catchment.engines.faults import Faults
+from catchment.engines.profiles import DeviceProfile
+from catchment.engines.work_queue import WorkQueue
+from catchment.exchange.message import Message
+from catchment.exchange.request import Request, Response
+from catchment.randomness import chance, numpy_generator
+
+
+class InProcess(Transport):
+    """Clients that are served by function calls."""
+
+    def __init__(
+        self,
+        world: World,
+        *,
+        workers: int = 1,
+        threads: int = 1,
+        strict: bool = False,
+        devices: Sequence[DeviceProfile] = (DeviceProfile(),),
+        faults: Faults | None = None,
+        directory: Path | None = None,
+    ) -> None:
+        """`directory` is where large replies wait for their time; None: the system's folder for temporary files."""
+        self._world = world
+        self._threads = threads
+        self._strict = strict
+        self._devices = tuple(devices)  # dealt to the clients in turn
+        self._faults = faults or Faults()
+        self._availability = np.array([device.availability for device in devices])
+        self._timed = any(d.seconds(1, 1, 1) > 0 for d in devices) or self._faults.delay > 0
+        self._now = 0.0
+        self._sent: dict[int, float] = {}
+        self._versions: dict[int, Versions] = {}
+        self._touched: set[int] = set()
+        self._stop = threading.Event()
+        self._local = threading.local()
+        self._pool = (
+            ThreadPoolExecutor(workers, "client", initializer=torch.set_num_threads, initargs=(threads,))
+            if workers > 1
+            else None
+        )
+        self._arrivals = Arrivals(directory)
+        self._asides = WorkQueue(self._serve, self._pool, 2 * workers)
+        if self._timed:
+            self._training = WorkQueue(lambda request: self._arrivals.hold(self._serve(request)), self._pool, None)
+        else:
+            self._training = WorkQueue(self._serve, self._pool, 2 * workers)
+
+    @property
+    def now(self) -> float:
+        """Virtual seconds."""
+        return self._now
+
+    def roster(self, round: int) -> Sequence[int]:
+        """All clients, less those whose device is unavailable in this round."""
+        if (self._availability == 1).all():
+            return range(self._world.clients)
+        draws = numpy_generator(self._world.seed, "availability", round).random(self._world.clients)
+        shares = np.resize(self._availability, self._world.clients)
+        return np.flatnonzero(draws < shares).tolist()
+
+    def push(self, requests: Sequence[Request]) -> None:
+        """Queue requests; workers begin at once."""
+        persistent = self._world.remembers
+        for request in requests:
+            if self._strict:
+                request = Request.from_bytes(request.to_bytes())
+            if persistent and request.client not in self._versions:
+                self._versions[request.client] = Versions()
+            if request.aside:
+                self._asides.add(request)
+            else:
+                self._touched.add(request.client)
+                self._sent.setdefault(request.sequence, self._now)
+                self._training.add(request)
+
+    def pull(self, until: float) -> Response | None:
+        """The next response by virtual time; asides take none."""
+        if self._asides:
+            return self._asides.next()[1]
+        if not self._timed:
+            if not self._training:
+                return None
+            request, response = self._training.next()
+            del self._sent[request.sequence]
+            return response
+        while self._training:
+            request, response = self._training.next()
+            self._arrivals.add(self._arrival(request, response), response)
+        arrived = self._arrivals.next(until)
+        if arrived is None:
+            if until < float("inf"):
+                self._now = max(self._now, until)
+            return None
+        self._now, response = arrived
+        del self._sent[response.sequence]
+        return response
+
+    def snapshot(self, before: Callable[[int], int]) -> Snapshot:
+        """Clock, send times of what is in flight, and the states of clients that changed."""
+        known = sorted(self._touched & self._versions.keys())
+        states = {client: self._versions[client].newest(before(client)) for client in known}
+        # A client that is still working is looked at again next time.
+        self._touched = self._training.clients() | self._arrivals.clients()
+        return Snapshot(self._now, dict(self._sent), states)
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Take up clock and states."""
+        self._now = snapshot.now
+        self._sent = dict(snapshot.sent)
+        for client, state in snapshot.states.items():
+            self._versions[client] = Versions()
+            self._versions[client].restore(state)
+
+    def close(self) -> None:
+        """Stop the workers after the batch they are in."""
+        self._stop.set()
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+        self._arrivals.clear()
+
+    # ---- one client's turn, in a worker thread ----
+
+    def _serve(self, request: Request) -> Response:
+        """Answer a request as its client would, with the faults that are injected."""
+        if not request.aside and self._happens("crash", request):
+            return Response(request.client, request.sequence, None, error="the device crashed (injected)")
+        threads = torch.get_num_threads()
+        if threads != self._threads:
+            torch.set_num_threads(self._threads)
+        response = serve(self._world, request, self._versions.get(request.client), self._cache())
+        if threads != self._threads:
+            torch.set_num_threads(threads)
+        if self._strict:
+            response = Response.from_bytes(response.to_bytes())
+            if (versions := self._versions.get(request.client)) is not None and not request.aside:
+                versions.replace(
+                    lambda state: state_from_message(Message.from_bytes(state_to_message(state).to_bytes())[0])
+                )
+        if not request.aside and self._happens("drop", request):
+            return response._replace(body=None, error="the reply was dropped (injected)")
+        return response
+
+    def _happens(self, fault: str, request: Request) -> bool:
+        """Whether a fault is injected into a request, derived from the seed."""
+        likelihood: float = getattr(self._faults, fault)
+        if not likelihood:
+            return False
+        where = (request.client, request.round, request.turn)
+        return chance(self._world.seed, "fault", fault, *where) < likelihood
+
+    def _arrival(self, request: Request, response: Response) -> float:
+        """The virtual second in which a response arrives."""
+        device = self._devices[request.client % len(self._devices)]
+        seconds = device.seconds(request.size(), response.macs, self._arrivals.size(response))
+        arrival = self._sent[request.sequence] + seconds
+        return arrival + (self._faults.delay_seconds if self._happens("delay", request) else 0.0)
+
+    def _cache(self) -> WorkerCache:
+        """What this thread reuses from request to request."""
+        if not hasattr(self._local, "cache"):
+            self._local.cache = WorkerCache(self._stop)
+        return self._local.cache  # type: ignore[no-any-return]

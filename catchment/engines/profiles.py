@@ -1,0 +1,44 @@
+"""Profiles of simulated devices: how fast they compute and transfer. Times are virtual: nobody waits for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from catchment.errors import ExperimentError
+
+
+@dataclass(frozen=True)
+class DeviceProfile:
+    """A kind of device. The built-in figures are round numbers of the right size, not measurements of a product."""
+
+    compute: float = float("inf")  # multiply-accumulates per second in training
+    up: float = float("inf")  # Mbit/s
+    down: float = float("inf")  # Mbit/s
+    latency: float = 0.0  # seconds, each way
+    availability: float = 1.0  # share of the rounds in which it can be reached
+
+    def __post_init__(self) -> None:
+        if not (self.compute > 0 and self.up > 0 and self.down > 0 and self.latency >= 0):
+            raise ExperimentError(
+                f"a device profile needs compute, up and down above 0 and latency of at least 0; given was {self}"
+            )
+        if not 0 <= self.availability <= 1:
+            raise ExperimentError(f"a device's availability is a share from 0 to 1, not {self.availability}")
+
+    def seconds(self, down_bytes: int, macs: int, up_bytes: int) -> float:
+        """From sending a request to having its reply."""
+        transfer = down_bytes * 8e-6 / self.down + up_bytes * 8e-6 / self.up
+        return 2 * self.latency + transfer + macs / self.compute
+
+
+PROFILES = {
+    "ideal": DeviceProfile(),
+    "sensor": DeviceProfile(compute=5e7, up=1, down=1, latency=0.1),
+    "raspberry": DeviceProfile(compute=2e9, up=20, down=50, latency=0.02),
+    "phone": DeviceProfile(compute=1e10, up=10, down=50, latency=0.05),
+    "slow-phone": DeviceProfile(compute=1e9, up=5, down=20, latency=0.05),
+    "laptop": DeviceProfile(compute=5e10, up=50, down=200, latency=0.01),
+    "1mbit": DeviceProfile(up=1, down=1),  # a link alone: only transfer takes time
+    "10mbit": DeviceProfile(up=10, down=10),
+    "100mbit": DeviceProfile(up=100, down=100),
+}

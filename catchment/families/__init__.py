@@ -1,0 +1,1 @@
+"""What several methods share: the exchange of weights, of predictions, of features."""

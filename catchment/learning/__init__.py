@@ -1,0 +1,1 @@
+"""Training, losses, optimisers, evaluation and means. Knows nothing of federation."""

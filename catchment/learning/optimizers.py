@@ -1,0 +1,101 @@
+"""Optimisers by name, and their state as plain tensors that can be kept, sent and checkpointed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from catchment.errors import ExperimentError
+from catchment.learning.schedules import Schedule
+from catchment.names import did_you_mean
+
+NAMES = ("adam", "adamw", "sgd")
+FUSED = ("cpu", "cuda")  # devices whose optimisers take one call per step
+
+
+@dataclass(frozen=True)
+class OptimizerSettings:
+    """One `[optimizer.*]` table of an experiment."""
+
+    name: str = "adam"
+    lr: float = 1e-3
+    weight_decay: float = 0.0
+    momentum: float = 0.0  # sgd only
+    nesterov: bool = False  # sgd only
+    amsgrad: bool = False  # adam and adamw only
+    batch_size: int = 32
+    schedule: Schedule = field(default_factory=Schedule)  # of lr over the rounds
+
+    def __post_init__(self) -> None:
+        if self.name not in NAMES:
+            raise ExperimentError(f'unknown optimizer "{self.name}"; {did_you_mean(self.name, NAMES)}')
+        if not 0 < self.lr < float("inf"):
+            raise ExperimentError(f"optimizer lr is {self.lr}; a number above 0 is expected")
+        for name in ("weight_decay", "momentum"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise ExperimentError(f"optimizer {name} is {getattr(self, name)}; 0 or more is expected")
+        if self.name == "sgd" and self.nesterov and not self.momentum:
+            raise ExperimentError("optimizer nesterov needs momentum; set it, such as momentum = 0.9")
+        if self.batch_size < 1:
+            raise ExperimentError(f"optimizer batch_size is {self.batch_size}; at least 1 is expected")
+        if self.name != "sgd" and (self.momentum or self.nesterov):
+            raise ExperimentError(f'optimizer "{self.name}" has no momentum setting; use name = "sgd" or remove it')
+        if self.name == "sgd" and self.amsgrad:
+            raise ExperimentError('optimizer "sgd" has no amsgrad; use name = "adam" or remove it')
+
+    def rate(self, round: int, rounds: int, drops: int = 0) -> float:
+        """The learning rate in a round of a run of `rounds`; `drops` are those of a plateau so far."""
+        return self.lr * self.schedule.share(round, rounds, drops)
+
+    def build(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+        """A fresh optimiser, whose rate is `lr`."""
+        parameters = list(parameters)
+        # One fused call a step where the device has it; the per-parameter loop costs more than a small model's work.
+        fused = all(parameter.device.type in FUSED for parameter in parameters)
+        shared = {"lr": self.lr, "weight_decay": self.weight_decay, "fused": fused or None}
+        if self.name == "sgd":
+            return torch.optim.SGD(parameters, momentum=self.momentum, nesterov=self.nesterov, **shared)  # type: ignore[arg-type]
+        kind = torch.optim.Adam if self.name == "adam" else torch.optim.AdamW
+        return kind(parameters, amsgrad=self.amsgrad, **shared)  # type: ignore[arg-type]
+
+
+def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Give an optimiser another learning rate."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+
+
+def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The state of an optimiser as named tensors, `parameter number.name`."""
+    return {
+        f"{number}.{name}": value
+        for number, slots in optimizer.state_dict()["state"].items()
+        for name, value in slots.items()
+        if isinstance(value, Tensor)
+    }
+
+
+def load_optimizer_tensors(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
+    """Put back what `optimizer_tensors` gave; the tensors given stay untouched."""
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, value in tensors.items():
+        number, name = key.split(".", 1)
+        state.setdefault(int(number), {})[name] = value.clone()
+    load_optimizer_state(optimizer, {"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def load_optimizer_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """`load_state_dict` that gives every slot the memory order of its parameter.
+
+    Fused kernels walk parameter and slots side by side in memory: a row-major slot beside a channels-last parameter
+    would silently meet the wrong elements.
+    """
+    optimizer.load_state_dict(state)
+    for parameter, slots in optimizer.state.items():
+        for name, value in slots.items():
+            if isinstance(value, Tensor) and value.shape == parameter.shape:
+                slots[name] = torch.empty_like(parameter, dtype=value.dtype, requires_grad=False).copy_(value)

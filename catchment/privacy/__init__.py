@@ -1,0 +1,1 @@
+"""What leaves a device, and what a curious server could rebuild from it."""

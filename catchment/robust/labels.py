@@ -1,0 +1,37 @@
+"""An attack on data: wrong labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from catchment.data import Division
+from catchment.data.samples import Samples
+from catchment.errors import ExperimentError
+from catchment.randomness import derive, torch_generator
+from catchment.robust.attack import Attack
+
+
+@dataclass(frozen=True)
+class LabelFlip(Attack):
+    """Attackers train on labels C - 1 - y, and follow the method in all else."""
+
+    share: float = 1.0  # of an attacker's samples
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise ExperimentError(f"share is {self.share}; a share above 0 up to 1 is expected")
+
+    def poison(self, data: Division, attackers: Sequence[int], seed: int) -> Division:
+        """The same samples, those of the attackers with other labels."""
+        train = data.dataset.train
+        labels = train.labels.clone()
+        for client in attackers:
+            rows = data.clients[client]
+            order = torch.randperm(len(rows), generator=torch_generator(derive(seed, "label-flip", client)))
+            wrong = rows[order[: max(1, round(self.share * len(rows)))]]
+            labels[wrong] = len(data.dataset.classes) - 1 - labels[wrong]
+        dataset = replace(data.dataset, train=Samples(train.images, labels, train.index))
+        return replace(data, dataset=dataset)

@@ -1,0 +1,194 @@
+"""Checkpoints: atomic, without pickle, and never the only copy.
+
+A checkpoint is `round-N.safetensors`: the server's state, the fleet and the clock. States of clients that changed
+since the last checkpoint are in one `clients-N.safetensors` beside it; the checkpoint says which file holds which
+client, so that an untouched client costs nothing. A file is written under another name, flushed to the disk and
+renamed; the last two checkpoints and what they refer to are kept.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from catchment.core.spool import Spool
+from catchment.core.traffic import TrafficSnapshot
+from catchment.core.transport import Snapshot
+from catchment.core.versions import ClientState
+from catchment.errors import RunError, WireError
+from catchment.exchange.message import Message
+from catchment.files import private_directory, write_atomically
+from catchment.learning.training import Weights
+from catchment.runs.state import flatten, streamed, unflatten
+
+KEPT = 2
+ROUND_FILES = f"round-{'[0-9]' * 6}.safetensors"
+MOST_CLIENT_FILES = 8  # then all client states are written into one file again
+
+
+class Loaded(NamedTuple):
+    """A checkpoint as read."""
+
+    round: int
+    tensors: dict[str, Tensor]
+    state: Any  # for `unflatten`
+    fleet: TrafficSnapshot
+    progress: dict[str, Any]  # what the run adds: totals, seconds
+    averages: dict[str, Weights]  # the moving averages of the server's models
+
+
+class Checkpoints:
+    """The checkpoints of one run directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._files: dict[int, str] = {}  # client -> file that holds its newest state
+        self._states: dict[int, ClientState] = {}
+        self._needs: dict[int, set[str]] = {}  # round of a kept checkpoint -> client files it refers to
+
+    def save(
+        self,
+        round: int,
+        state: Any,
+        fleet: TrafficSnapshot,
+        progress: Mapping[str, Any],
+        averages: Mapping[str, Weights] | None = None,
+    ) -> None:
+        """Write a checkpoint, then forget what is older than the one before it."""
+        private_directory(self._directory)
+        files = self._save_clients(round, fleet.transport.states)
+        tensors: dict[str, Tensor] = {}
+        spools: list[Spool] = []
+        meta = {
+            "round": round,
+            "state": flatten(state, "state", tensors, spools),
+            "averages": flatten(dict(averages or {}), "averages", tensors),
+            "fleet": {
+                "sequence": fleet.sequence,
+                "life": fleet.life,
+                "counts": fleet.counts,
+                "standing": fleet.standing,
+            },
+            "pending": [awaited for _, awaited in fleet.pending],
+            "arrived": [late for _, _, late in fleet.arrived],
+            "clock": {"now": fleet.transport.now, "sent": list(fleet.transport.sent.items())},
+            "clients": list(files.items()),
+            "progress": dict(progress),
+        }
+        for number, (request, _) in enumerate(fleet.pending):
+            tensors[f"pending/{number}"] = _bytes_tensor(request)
+        for number, (request, response, _) in enumerate(fleet.arrived):
+            tensors[f"arrived/{number}/request"] = _bytes_tensor(request)
+            tensors[f"arrived/{number}/response"] = _bytes_tensor(response)
+        memories = {client: flatten(memory, f"memory/{client}", tensors) for client, memory in fleet.memories.items()}
+        profiles = {
+            client: flatten(profile, f"profile/{client}", tensors) for client, profile in fleet.profiles.items()
+        }
+        meta["profiles"] = list(profiles.items())
+        meta["codecs"] = {"memories": list(memories.items()), "answered": list(fleet.answered.items())}
+        message = Message(tensors, {"meta": json.dumps(meta)})
+        write_atomically(self._directory / f"round-{round:06d}.safetensors", streamed(message, spools))
+        self._files = files
+        self._needs[round] = set(files.values())
+        self._clean(round)
+
+    def latest(self) -> Loaded | None:
+        """The newest checkpoint that can be read whole; None if there is none, an error if there are only others."""
+        reasons = []
+        for path in sorted(self._directory.glob(ROUND_FILES), reverse=True):
+            try:
+                return self._load(path)
+            except (WireError, OSError, KeyError, ValueError, TypeError) as error:
+                reasons.append(f"{path.name}: {error}")  # the one before it is kept for this
+        if reasons:
+            raise RunError(
+                f"no checkpoint in {self._directory} can be read ({reasons[0]}); the run is left as it is: resume it "
+                "with the version that wrote it, or start anew in another directory"
+            )
+        return None
+
+    def _save_clients(self, round: int, changed: Mapping[int, ClientState]) -> dict[int, str]:
+        self._states.update(changed)
+        files = dict(self._files)
+        if not changed:
+            return files
+        if len(set(files.values())) >= MOST_CLIENT_FILES:
+            changed = self._states
+        name = f"clients-{round:06d}.safetensors"
+        tensors = {
+            f"{client}/{group}/{key}": tensor
+            for client, state in changed.items()
+            for group, entries in state.items()
+            for key, tensor in entries.items()
+        }
+        write_atomically(self._directory / name, Message(tensors).buffers())
+        return {**files, **dict.fromkeys(changed, name)}
+
+    def _load(self, path: Path) -> Loaded:
+        message, _ = Message.from_bytes(path.read_bytes())
+        tensors = message.tensors
+        meta = json.loads(str(message.scalars["meta"]))
+        files: dict[int, str] = {int(client): file for client, file in meta["clients"]}
+        states: dict[int, ClientState] = {client: {} for client in files}
+        for name in sorted(set(files.values())):
+            stored, _ = Message.from_bytes((self._directory / name).read_bytes())
+            for key, tensor in stored.tensors.items():
+                client, group, entry = key.split("/", 2)
+                if files.get(int(client)) == name:
+                    states[int(client)].setdefault(group, {})[entry] = tensor
+        pending = [
+            (_tensor_bytes(tensors[f"pending/{number}"]), awaited) for number, awaited in enumerate(meta["pending"])
+        ]
+        arrived = [
+            (
+                _tensor_bytes(tensors[f"arrived/{n}/request"]),
+                _tensor_bytes(tensors[f"arrived/{n}/response"]),
+                late,
+            )
+            for n, late in enumerate(meta["arrived"])
+        ]
+        clock = meta["clock"]
+        transport = Snapshot(clock["now"], {int(s): t for s, t in clock["sent"]}, dict(states))
+        memories = {client: unflatten(form, tensors, None) for client, form in meta["codecs"]["memories"]}
+        fleet = TrafficSnapshot(
+            **meta["fleet"],
+            pending=pending,
+            arrived=arrived,
+            memories=memories,
+            answered=dict(meta["codecs"]["answered"]),
+            profiles={client: unflatten(form, tensors, None) for client, form in meta.get("profiles", ())},
+            transport=transport,
+        )
+        averages = unflatten(meta["averages"], tensors, None)
+        loaded = Loaded(meta["round"], tensors, meta["state"], fleet, meta["progress"], averages)
+        self._files, self._states = files, states
+        self._needs[loaded.round] = set(files.values())
+        return loaded
+
+    def _clean(self, round: int) -> None:
+        """Remove what neither this checkpoint nor the one before it needs."""
+        mine = [path for path in sorted(self._directory.glob(ROUND_FILES)) if _round(path) <= round]
+        for path in mine[:-KEPT]:
+            path.unlink()
+            self._needs.pop(_round(path), None)
+        needed = set().union(*self._needs.values())
+        for path in self._directory.glob("clients-*.safetensors"):
+            if path.name not in needed:
+                path.unlink()
+
+
+def _round(path: Path) -> int:
+    return int(path.stem.removeprefix("round-"))
+
+
+def _bytes_tensor(raw: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(raw), dtype=torch.uint8)
+
+
+def _tensor_bytes(tensor: Tensor) -> bytes:
+    return tensor.numpy().tobytes()

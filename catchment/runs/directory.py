@@ -1,0 +1,54 @@
+"""The directory of a run: how it begins, and which version of Catchment may go on with it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from catchment.config.experiment import Experiment
+from catchment.errors import UserError
+from catchment.files import private_directory, write_atomically
+from catchment.version import __version__
+
+EXPERIMENT, ROUNDS, LEDGER, RESULT = "experiment.toml", "rounds.jsonl", "ledger.jsonl", "result.json"
+_WRITTEN_BY = "# Written by Catchment "  # and a version, in the first line of experiment.toml
+_SILENT = "0.1.0"  # whose runs have no such line
+
+
+def begin(experiment: Experiment, directory: Path) -> Path:
+    """Make the directory of a run, which must not hold one yet."""
+    if (directory / EXPERIMENT).exists():
+        raise UserError(f"{directory} already holds a run; resume it, or choose another --out")
+    try:
+        private_directory(directory)
+    except OSError as error:
+        raise UserError(f"{directory} cannot be made: {error.strerror}") from None
+    write_atomically(directory / EXPERIMENT, f"{_WRITTEN_BY}{__version__}\n{experiment.to_toml()}".encode())
+    return directory
+
+
+def load_experiment(directory: Path) -> Experiment:
+    """The experiment of a run that this version can go on with; a run of another version is refused."""
+    path = directory / EXPERIMENT
+    if not path.exists():
+        raise UserError(f"{directory} holds no run to resume (it has no {EXPERIMENT})")
+    written_by = _written_by(path)
+    if written_by is None or _minor(written_by) != _minor(__version__):
+        version = written_by or _SILENT
+        raise UserError(
+            f"{directory} was written by Catchment {version}, whose runs this version cannot go on with; it is left "
+            f"untouched: use Catchment {version} for it, or start anew in another directory"
+        )
+    return Experiment.load(path)
+
+
+def _written_by(path: Path) -> str | None:
+    """The version that began a run; None if it does not say so."""
+    first, *_ = path.read_text(encoding="utf-8", errors="replace").splitlines() or [""]
+    found = re.fullmatch(re.escape(_WRITTEN_BY) + r"(\S+)", first)
+    return found and found[1]
+
+
+def _minor(version: str) -> list[str]:
+    """Major and minor version: what runs have in common that can be resumed."""
+    return version.split(".")[:2]

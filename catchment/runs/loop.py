@@ -1,0 +1,305 @@
+"""The loop over rounds: start or resume, let the method work, evaluate, record, checkpoint."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import closing, nullcontext
+from pathlib import Path
+from typing import Any
+
+from catchment.config.experiment import Experiment
+from catchment.core.expectations import Expectations
+from catchment.core.filters import AttackFilter, InspectionFilter
+from catchment.core.fleet import Fleet
+from catchment.core.method import Metrics
+from catchment.core.server import Server
+from catchment.core.traffic import Traffic
+from catchment.core.transport import Transport
+from catchment.core.world import World
+from catchment.costs.ledger import Ledger, summarise
+from catchment.data.pictures import sheet
+from catchment.errors import Diverged, ProtocolError, RunError
+from catchment.exchange.request import VALIDATION, Request
+from catchment.files import FileLock, write_atomically
+from catchment.learning.moving_average import StateAverages
+from catchment.privacy.inversion import CuriousServer
+from catchment.runs import summary
+from catchment.runs.checkpoint import Checkpoints
+from catchment.runs.converter import Record, from_dict, to_dict
+from catchment.runs.directory import LEDGER, RESULT, ROUNDS
+from catchment.runs.journal import Journal
+from catchment.runs.records import Bytes, Event, Inversion, LedgerEntry, LedgerRound, Result, Round, best_of
+from catchment.runs.rehearsal import peak_memory
+from catchment.runs.state import fingerprint, unflatten
+from catchment.runs.undo import broken, keepsake
+
+Observer = Callable[[Record], None]
+
+
+def go_on(
+    experiment: Experiment,
+    world: World,
+    transport: Transport,
+    directory: Path | None = None,
+    observe: Observer | None = None,
+) -> Record:
+    """Do what is left of the run in a directory; without one, all of it. Returns the result as in `result.json`."""
+    return _Run(experiment, world, directory, observe, transport).go()
+
+
+def unseen(record: Record) -> None:
+    """The observer that looks at nothing."""
+
+
+class _Run:
+    """One run, from its start or its last checkpoint to its end."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        world: World,
+        directory: Path | None,
+        observe: Observer | None,
+        transport: Transport,
+    ) -> None:
+        self.experiment = experiment
+        self.world = world
+        self.method = world.method
+        self.server = Server(world, directory)
+        self.ledger = Ledger()
+        self.transport = transport
+        self.plan = experiment.build_attack_plan()
+        looks = experiment.inspection.action
+        self.traffic = Traffic(
+            self.transport,
+            world.method,
+            self.ledger,
+            wire=world.wire,
+            directory=directory,
+            expectations=Expectations.of(world.method, world),
+            attack=None if self.plan is None else AttackFilter(self.plan, world.wire),
+            inspection=None if looks == "none" else InspectionFilter(experiment.inspection),
+        )
+        participation = experiment.participation
+        self.fleet = Fleet(
+            self.traffic, seed=experiment.seed, fraction=participation.fraction, deadline=participation.deadline
+        )
+        self.checkpoints = None if directory is None else Checkpoints(directory / "checkpoints")
+        self.records: list[Round] = []
+        self.rounds = Journal(None if directory is None else directory / ROUNDS, Round)
+        self.crossings = Journal(None if directory is None else directory / LEDGER, LedgerRound)
+        self.directory = directory
+        self.observe = observe or unseen
+        self.curious = CuriousServer(experiment.probe, world) if experiment.probe.inversion else None
+        self.averages = StateAverages(world.average, self.method.models) if world.average else None
+        self.seconds = 0.0
+        self.peaks: dict[str, int | None] = {}  # "handler of model" -> bytes
+        self.firsts: dict[str, Request] = {}  # the first request of each, until it is rehearsed
+
+    def go(self) -> Record:
+        """All remaining rounds, then the result."""
+        with (
+            nullcontext() if self.directory is None else FileLock(self.directory, "running it"),
+            closing(self.transport),
+        ):
+            state, done = self._restore(self.method.init(self.server))
+            if self.averages:
+                self.averages.watch(state)
+            for number in range(done + 1, self.experiment.rounds + 1):
+                self._round(number, state)
+            return self._finish(state)
+
+    def _restore(self, state: Any) -> tuple[Any, int]:
+        """State and round of the last checkpoint; what was given and 0 if there is none."""
+        loaded = None if self.checkpoints is None else self.checkpoints.latest()
+        if loaded is None:
+            self._cut(0)
+            return state, 0
+        self.records = self.rounds.until(loaded.round)
+        self.crossings.until(loaded.round)
+        state = unflatten(loaded.state, loaded.tensors, state)
+        if self.averages:
+            self.averages.load(loaded.averages)
+        progress = loaded.progress
+        self.ledger.totals = Counter({tuple(key): size for key, size in progress["bytes"]})
+        self.ledger.fields = Counter({tuple(key): size for key, size in progress["fields"]})
+        self.seconds = progress["seconds"]
+        self.peaks = progress["peaks"]
+        self.traffic.restore(loaded.fleet)
+        self._cut(loaded.round)  # last: what cannot be resumed is left as it is
+        return state, loaded.round
+
+    def _cut(self, round: int) -> None:
+        """Drop the records after a round: it will be done again."""
+        self.rounds.cut(round)
+        self.crossings.cut(round)
+
+    def _round(self, number: int, state: Any) -> None:
+        began, before = time.perf_counter(), Counter(self.ledger.totals)
+        last = number == self.experiment.rounds
+        self._begin(number, last)
+        self._train(state)
+        self.traffic.check_round()
+        metrics = None
+        if last or number % self.experiment.evaluation.every == 0:
+            metrics = self._evaluate(state)
+            self.traffic.check_round()
+            self._show(metrics)
+        validation = self._validate(state)
+        if number == 1:
+            self._rehearse()
+        self.seconds += (seconds := time.perf_counter() - began)
+        crossed = {key: size - before[key] for key, size in self.ledger.totals.items()}
+        record = Round(
+            round=number,
+            **summary.measured(metrics, self.world),
+            validation=validation,
+            notes=self.server.notes,
+            bytes=Bytes(**summarise(crossed)),
+            seconds=seconds,
+            virtual_seconds=self.fleet.now,
+            events=[Event(**event) for event in (*self.transport.news(), *self.traffic.outcomes.events)],
+            probe=self._inverted(number, state),
+        )
+        self._record(record)
+        if last or number % self.experiment.checkpoint.every == 0:
+            self._checkpoint(number, state)
+        self.observe(to_dict(record))
+
+    def _begin(self, number: int, last: bool) -> None:
+        """Tell server and traffic which round it is, and who listens to it."""
+        validation = [record.validation for record in self.records if record.validation is not None]
+        schedule = self.world.client_optimizer.schedule
+        self.server.begin_round(number, validation)
+        self.traffic.begin_round(number)
+        self.traffic.drops = schedule.drops(validation) if schedule.name == "plateau" else None
+        if number == 1:
+            self.traffic.watch = self._remember_first
+        self.traffic.overhear = self.curious.overhear if self.curious and (last or number == 1) else None
+
+    def _record(self, record: Round) -> None:
+        """Write a round and its bytes."""
+        self.records.append(record)
+        self.rounds.add(record)
+        entries = [LedgerEntry(**entry) for entry in self.ledger.close_round()]
+        self.crossings.add(LedgerRound(round=record.round, entries=entries))
+
+    def _train(self, state: Any) -> None:
+        """The method's round; one that breaks the server's state is undone, so that one upload cannot end a run."""
+        undo = keepsake([state, self.averages])
+        failure: Exception | None = None
+        try:
+            self.method.round(self.server, state, self.fleet)
+            if why := broken(state):
+                failure = Diverged(why)
+        except Diverged as error:
+            failure = error
+        except (RunError, ProtocolError):
+            raise
+        except Exception as error:  # a reply that fits and yet cannot be used, or a mistake in the method
+            failure = error
+        if failure is None:
+            self.traffic.outcomes.kept()
+            if self.averages:
+                self.averages.end_round(state)
+        else:
+            undo()
+            self.traffic.undone(failure)
+
+    def _evaluate(self, state: Any) -> Metrics:
+        """What the method measures: of moving averages, where the experiment has these."""
+        with self.averages.swapped_in(state) if self.averages else nullcontext():
+            return self.method.evaluate(self.server, state, self.fleet)
+
+    def _validate(self, state: Any) -> float | None:
+        """The accuracy on validation samples; None if there are none."""
+        if self.world.data.validation is None:
+            return None
+        with self.server.validating(), self.fleet.aside(VALIDATION):
+            return self._evaluate(state).accuracy
+
+    def _show(self, metrics: Metrics) -> None:
+        """Keep the pictures of the last evaluation."""
+        if self.directory is None or not metrics.images:
+            return
+        (self.directory / "images").mkdir(exist_ok=True)
+        for name, images in metrics.images.items():
+            write_atomically(self.directory / "images" / f"{name}.png", sheet(images, self.world.normalise))
+
+    def _inverted(self, number: int, state: Any) -> Inversion | None:
+        """What a curious server could rebuild of the images behind this round's features; None if none is asked."""
+        found = self.curious.attack(self.server, state) if self.curious else None
+        if found is None:
+            return None
+        if self.directory is not None:
+            (self.directory / "images").mkdir(exist_ok=True)
+            picture = sheet(found.picture, self.world.normalise, columns=len(found.picture) // 2)
+            write_atomically(self.directory / "images" / f"inversion-{number}.png", picture)
+        return from_dict(Inversion, found.record(), "the inversion")
+
+    def _rehearse(self) -> None:
+        """Measure once what each handler costs a client of each model; not without the samples that it works on."""
+        self.traffic.watch = None
+        for name, request in self.firsts.items():
+            self.peaks[name] = None if self.world.data.own else peak_memory(self.world, request)
+        self.firsts = {}
+
+    def _remember_first(self, requests: list[Request]) -> None:
+        for request in requests:
+            if not request.aside:
+                model = self.world.client_architecture(request.client).name
+                self.firsts.setdefault(f"{request.handler} of {model}", request)
+
+    def _checkpoint(self, number: int, state: Any) -> None:
+        if self.checkpoints is None:
+            return
+        self.rounds.flush()
+        self.crossings.flush()
+        progress = {
+            "bytes": [[list(key), size] for key, size in self.ledger.totals.items()],
+            "fields": [[list(key), size] for key, size in self.ledger.fields.items()],
+            "seconds": self.seconds,
+            "peaks": self.peaks,
+        }
+        averages = self.averages.tensors() if self.averages else {}
+        self.checkpoints.save(number, state, self.traffic.snapshot(), progress, averages)
+        self.traffic.saved()
+
+    def _finish(self, state: Any) -> Record:
+        final = self.records[-1]
+        counts = self.traffic.outcomes.counts
+        last = {key: to_dict(final).get(key) for key in ("accuracy", "server", "clients")}
+        result = Result(
+            name=self.experiment.name,
+            method=self.experiment.method["name"],
+            options={key: value for key, value in self.experiment.method.items() if key != "name"},
+            accuracy=final.accuracy,
+            best=best_of(self.records),
+            server=final.server,
+            clients=final.clients,
+            models=final.models,
+            more=final.more,
+            self_reported=final.self_reported,
+            rounds=self.experiment.rounds,
+            bytes=Bytes(**self.ledger.summary()),
+            bytes_by_field=summary.bytes_by_field(self.ledger),
+            leaves=summary.leaving_fields(self.world),
+            seconds=self.seconds,
+            virtual_seconds=self.fleet.now,
+            lost=counts.lost,
+            late=counts.late,
+            failed=counts.failed,
+            refused=counts.refused,
+            attack=summary.attack_record(self.experiment, self.plan, self.records),
+            probe=[record.probe for record in self.records if record.probe is not None] or None,
+            costs=summary.model_costs(self.world, self.peaks),
+            data=summary.data_sizes(self.experiment, self.world),
+            fingerprint=fingerprint(state, last),
+        )
+        table = to_dict(result)
+        if self.directory is not None:
+            write_atomically(self.directory / RESULT, (json.dumps(table, indent=2) + "\n").encode())
+        return table

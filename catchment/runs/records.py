@@ -1,0 +1,291 @@
+"""What a run writes, file by file: `rounds.jsonl`, `ledger.jsonl`, `result.json`; and what is read of any run.
+
+Fields have the names and the order of the files. Fields with defaults may be missing in runs of other versions.
+`left_out_if_empty` names fields that are not written when they are None or empty, `further_keys` the field that takes
+all keys which have none of their own (`catchment.runs.converter`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+from catchment.runs.converter import AnyNumber
+
+TROUBLES = ("lost", "late", "failed", "refused")  # what did not arrive as asked
+NEWS = ("joined", "left", "forgot", "revoked", "restarted", "resumed", "undone", "suspended")  # of clients and rounds
+
+
+# ---- parts ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bytes:
+    """What crossed, as it was on the wire: training up and down, and everything that was booked apart."""
+
+    up: int
+    down: int
+    evaluation: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spread:
+    """A number over all clients."""
+
+    mean: float
+    min: float
+    max: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientScores:
+    """What the models of the clients reach."""
+
+    accuracy: Spread
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelScore:
+    """What clients with one model reach on average."""
+
+    accuracy: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerScore:
+    """What the server's model reaches, and whatever else the method measured of it, such as its loss."""
+
+    left_out_if_empty: ClassVar = ("accuracy",)
+    further_keys: ClassVar = "others"
+
+    accuracy: float | None = None
+    others: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """Something that happened to a client, a reply or a round."""
+
+    left_out_if_empty: ClassVar = ("numbers",)
+
+    what: str  # one of TROUBLES or NEWS, "attacked" or "flagged"
+    client: int | None
+    handler: str
+    why: str
+    numbers: dict[str, AnyNumber] | None = None  # the strength of an attack
+
+
+@dataclass(frozen=True, kw_only=True)
+class Likeness:
+    """How much rebuilt images are like the private ones: means over images."""
+
+    correlation: AnyNumber
+    psnr: AnyNumber  # dB
+    ssim: AnyNumber
+    identified: AnyNumber  # share of rebuilt images to which, of all private images, the right one is nearest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inversion:
+    """What a curious server rebuilt of the images of one client."""
+
+    round: int | None = None
+    client: int
+    images: int  # that were rebuilt
+    private: int  # among which they were to be identified
+    best: str  # of the attacks: the one with the highest correlation
+    attacks: dict[str, Likeness]
+
+
+# ---- rounds.jsonl -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    """A line of `rounds.jsonl`. What was measured is there only after rounds that were evaluated."""
+
+    left_out_if_empty: ClassVar = (
+        "accuracy", "server", "clients", "models", "more", "self_reported", "validation", "notes", "probe"
+    )  # fmt: skip
+
+    round: int
+    accuracy: float | None = None  # the method's headline number, a share between 0 and 1
+    server: ServerScore | None = None
+    clients: ClientScores | None = None
+    models: dict[str, ModelScore] | None = None  # by the model of the clients, where they have several
+    more: dict[str, Any] = field(default_factory=dict)  # whatever else the method measured
+    self_reported: list[str] = field(default_factory=list)  # "accuracy", "clients": measured by the clients themselves
+    validation: float | None = None  # accuracy on the validation samples, where there are some
+    notes: dict[str, AnyNumber] = field(default_factory=dict)  # numbers that the method left, evaluated or not
+    bytes: Bytes
+    seconds: float  # of wall time
+    virtual_seconds: float  # of the simulated devices, since the start of the run
+    events: list[Event]
+    probe: Inversion | None = None
+
+
+# ---- ledger.jsonl -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerEntry:
+    """Messages of one form in one round."""
+
+    direction: Literal["up", "down"]
+    purpose: str  # "training", or what they were booked apart for
+    clients: list[int]  # who sent or received them, one item per message
+    tensors: dict[str, int]  # bytes of each in one message; "(framing)" is what is not a tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerRound:
+    """A line of `ledger.jsonl`: every byte that crossed in a round."""
+
+    round: int
+    entries: list[LedgerEntry]
+
+
+# ---- result.json ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Best:
+    """The highest accuracy, and the round after which it was measured."""
+
+    accuracy: float
+    round: int
+
+
+def best_of(rounds: Iterable[Round]) -> Best | None:
+    """The first of the highest accuracies; None if no round was evaluated."""
+    found = [Best(accuracy=one.accuracy, round=one.round) for one in rounds if one.accuracy is not None]
+    return max(found, key=lambda best: best.accuracy, default=None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BytesByField:
+    """Bytes of training by the field of the payload that they carried; "(framing)" is what is not a tensor."""
+
+    up: dict[str, int] = field(default_factory=dict)
+    down: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeavingField:
+    """A field of a reply: what leaves a device."""
+
+    field: str
+    kind: str
+    shape: str
+    when: str  # the handlers whose replies have it
+    most: int | None = None  # bytes of one reply, before codecs; None: a scalar, or not known
+    shows: str  # what the receiver learns from it
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttackRecord:
+    """Who lied and how: `[attack]` of the experiment, the clients that did so, and every strength that was used."""
+
+    further_keys: ClassVar = "settings"
+
+    name: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    attackers: list[int]
+    used: list[dict[str, AnyNumber]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelCosts:
+    """The size and the work of a model."""
+
+    parameters: int
+    macs_per_sample: int  # multiply-accumulates of a forward pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Costs:
+    """What models and handlers cost."""
+
+    left_out_if_empty: ClassVar = ("server",)
+
+    clients: dict[str, ModelCosts] = field(default_factory=dict)
+    peak_memory: dict[str, int | None] = field(default_factory=dict)  # bytes, by "handler of model"; None: not measured
+    server: dict[str, ModelCosts] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSizes:
+    """Numbers of samples; None where only the clients know."""
+
+    name: str
+    clients: int
+    train: int | None = None
+    smallest_client: int | None = None
+    largest_client: int | None = None
+    test: int | None = None
+    public: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """`result.json`: what a run came to. Of a run that is not finished, what is known so far."""
+
+    name: str
+    method: str
+    options: dict[str, Any] = field(default_factory=dict)  # of the method
+    accuracy: float | None  # after the last round; None before the first evaluation
+    best: Best | None
+    server: ServerScore | None = None
+    clients: ClientScores | None = None
+    models: dict[str, ModelScore] | None = None
+    more: dict[str, Any] = field(default_factory=dict)
+    self_reported: list[str] = field(default_factory=list)
+    rounds: int
+    bytes: Bytes
+    bytes_by_field: BytesByField | None = None
+    leaves: list[LeavingField] = field(default_factory=list)
+    seconds: float
+    virtual_seconds: float
+    lost: int
+    late: int
+    failed: int
+    refused: int = 0
+    attack: AttackRecord | None = None  # None if everybody was honest
+    probe: list[Inversion] | None = None
+    costs: Costs | None = None
+    data: DataSizes | None = None
+    fingerprint: str | None = None  # equal for runs that did the same
+
+
+# ---- experiment.toml --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Named:
+    """A table with a name: a method, an aggregation."""
+
+    further_keys: ClassVar = "options"
+
+    name: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataNamed:
+    """What a report says of `[data]`."""
+
+    name: str
+    clients: int
+    partition: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a report needs to know of `experiment.toml`, whichever version wrote it and whoever's code it names."""
+
+    name: str
+    rounds: int
+    method: Named
+    data: DataNamed
+    aggregation: Named | None = None

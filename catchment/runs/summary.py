@@ -1,0 +1,115 @@
+"""What a run says of itself in its records: what was measured, and what it cost, moved, showed and met."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from catchment.config.experiment import Experiment
+from catchment.core.architecture import Architecture
+from catchment.core.method import Metrics
+from catchment.core.world import World
+from catchment.costs.ledger import Ledger
+from catchment.privacy.disclosure import disclosed
+from catchment.robust import AttackPlan
+from catchment.runs.records import (
+    AttackRecord,
+    BytesByField,
+    ClientScores,
+    Costs,
+    DataSizes,
+    LeavingField,
+    ModelCosts,
+    ModelScore,
+    Round,
+    ServerScore,
+    Spread,
+)
+
+
+def measured(metrics: Metrics | None, world: World) -> dict[str, Any]:
+    """The fields of a round that an evaluation fills; none without one."""
+    if metrics is None:
+        return {}
+    return {
+        "accuracy": metrics.accuracy,
+        "server": None if metrics.server is None else _server_score(metrics.server),
+        "clients": _client_scores(metrics.clients) if metrics.clients else None,
+        "models": _model_scores(metrics.clients, world) if metrics.clients else None,
+        "more": dict(metrics.more),
+        "self_reported": list(metrics.self_reported),
+    }
+
+
+def _server_score(numbers: Mapping[str, float]) -> ServerScore:
+    others = {name: number for name, number in numbers.items() if name != "accuracy"}
+    return ServerScore(accuracy=numbers.get("accuracy"), others=others)
+
+
+def _client_scores(clients: Mapping[int, float]) -> ClientScores:
+    values = list(clients.values())
+    return ClientScores(accuracy=Spread(mean=statistics.fmean(values), min=min(values), max=max(values)))
+
+
+def _model_scores(clients: Mapping[int, float], world: World) -> dict[str, ModelScore] | None:
+    """The mean over the clients of each model; None if all have the same."""
+    if len(set(world.client_models)) == 1:
+        return None
+    models: dict[str, list[float]] = {}
+    for client, accuracy in sorted(clients.items()):
+        models.setdefault(world.client_architecture(client).name, []).append(accuracy)
+    return {name: ModelScore(accuracy=statistics.fmean(own)) for name, own in models.items()}
+
+
+def attack_record(experiment: Experiment, plan: AttackPlan | None, rounds: Iterable[Round]) -> AttackRecord | None:
+    """What was done by whom, and the strengths that were used; None if everybody was honest."""
+    if plan is None:
+        return None
+    used: list[dict[str, float]] = []
+    for record in rounds:
+        for event in record.events:
+            if event.what == "attacked" and event.numbers is not None and event.numbers not in used:
+                used.append(event.numbers)
+    settings = {key: value for key, value in experiment.attack.items() if key != "name"}
+    name = experiment.attack["name"]
+    return AttackRecord(name=name, settings=settings, attackers=list(plan.attackers), used=used)
+
+
+def bytes_by_field(ledger: Ledger) -> BytesByField:
+    """Bytes of training by the field of the payload that they carried."""
+    found: dict[str, dict[str, int]] = {"up": {}, "down": {}}
+    for (direction, field), size in sorted(ledger.fields.items()):
+        found[direction][field] = size
+    return BytesByField(**found)
+
+
+def leaving_fields(world: World) -> list[LeavingField]:
+    """What leaves a device, such as that of the first client."""
+    return [LeavingField(**row._asdict(), shows=row.shows) for row in disclosed(type(world.method), world)]
+
+
+def model_costs(world: World, peaks: Mapping[str, int | None]) -> Costs:
+    """The size and the work of the models, and the peak memory of the handlers."""
+    clients = {architecture.name: _costs_of(architecture) for architecture in world.client_architectures}
+    server = None if world.server_model is None else {world.server_model: _costs_of(world.server_architecture)}
+    return Costs(clients=clients, peak_memory=dict(peaks), server=server)
+
+
+def _costs_of(architecture: Architecture) -> ModelCosts:
+    return ModelCosts(parameters=architecture.facts.parameters, macs_per_sample=architecture.facts.total_macs)
+
+
+def data_sizes(experiment: Experiment, world: World) -> DataSizes:
+    """How many samples there are; of clients with data of their own, only they know."""
+    division = world.data
+    sizes = [] if division.own else [len(rows) for rows in division.clients]
+    return DataSizes(
+        name=experiment.data.name,
+        clients=len(division.clients),
+        train=sum(sizes) if sizes else None,
+        smallest_client=min(sizes, default=None),
+        largest_client=max(sizes, default=None),
+        test=len(division.test),
+        public=0 if division.public is None else len(division.public),
+    )

@@ -1,0 +1,1 @@
+"""Studies: tables of experiments, run with seeds, compared with intervals, shown as tables and pages."""

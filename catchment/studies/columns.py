@@ -1,0 +1,153 @@
+"""Columns of a study's table: a number of every run, put together over seeds and set against the reference row.
+
+A column is the name of a number (`accuracy`, `bytes.up`, `clients.min`, `edge_accuracy`), or one of these forms:
+`bytes to 40 %` (up and down until the accuracy is reached), `up to 40 %`, `rounds to 40 %`, `time to 40 %`;
+`NAME in round 8` (what the method noted); `bytes.up / reference` (a ratio); `difference` (of the accuracy, to the
+reference row, paired by seed, with its 95 % interval); `paper` (what the paper prints).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from catchment.errors import ExperimentError
+from catchment.names import did_you_mean
+from catchment.report.showing import MISSING, human_bytes, human_seconds
+from catchment.studies.results import CURVE, RowResult, StudyResult
+from catchment.studies.statistics import paired, spread
+
+_TO = re.compile(r"(bytes|up|rounds|time) to (\d+(?:\.\d+)?) %")
+_NOTED = re.compile(r"(\w+) in round (\d+)")
+_RATIO = re.compile(r"(\S+) / reference")
+_HEADS = {
+    "accuracy": "accuracy, %",
+    "best": "best round, %",
+    "clients.mean": "clients' mean, %",
+    "clients.min": "worst client, %",
+    "clients.max": "best client, %",
+    "server.accuracy": "server, %",
+    "edge_accuracy": "edge model, %",
+    "bytes.up": "up",
+    "bytes.down": "down",
+    "virtual_seconds": "virtual time",
+    "seconds": "time",
+    "difference": "difference to the reference, points",
+    "paper": "paper",
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What stands in one place of a table, and the numbers behind it."""
+
+    text: str
+    numbers: tuple[float, ...] = ()  # by seed
+    best: bool = False
+
+
+def head(column: str) -> str:
+    """The heading of a column."""
+    if match := _RATIO.fullmatch(column):
+        return f"{head(match[1]).removesuffix(', %')}, times the reference"
+    if column.startswith("models."):
+        return f"{column.removeprefix('models.')}, %"
+    return _HEADS.get(column, column.replace("_", " "))
+
+
+def cell(result: StudyResult, row: RowResult, column: str) -> Cell:
+    """One cell; a dash if the row has no such number."""
+    if column == "paper":
+        return Cell(MISSING if row.paper is None else f"{row.paper}")
+    if column == "difference":
+        return _difference(result, row)
+    if match := _RATIO.fullmatch(column):
+        return _ratio(result, row, match[1])
+    values = numbers(row, column)
+    if not values:
+        return Cell(_missing(row))
+    part = f" ({len(values)} of {len(row.runs)} seeds)" if len(values) < len(row.runs) else ""
+    return Cell(
+        _shown(column, list(values.values())) + part,
+        tuple(values.values()),
+        column in ("accuracy", "best") and _best(result, row, column),
+    )
+
+
+def numbers(row: RowResult, column: str) -> dict[int, float]:
+    """The number of a column for every seed that has it."""
+    if match := _NOTED.fullmatch(column):
+        return _noted(row, match[1], int(match[2]))
+    match = _TO.fullmatch(column)
+    if match is None:
+        return row.numbers(column)
+    place = CURVE.index({"bytes": "bytes", "up": "up", "rounds": "round", "time": "virtual_seconds"}[match[1]])
+    goal = float(match[2]) / 100
+    found = {run.seed: next((point[place] for point in run.curve if _reached(point, goal)), None) for run in row.runs}
+    return {seed: value for seed, value in found.items() if value is not None}
+
+
+def _reached(point: Sequence[float | None], goal: float) -> bool:
+    return point[1] is not None and point[1] >= goal
+
+
+def _noted(row: RowResult, name: str, round: int) -> dict[int, float]:
+    values = {run.seed: run.notes.get(name, [])[round - 1 : round] for run in row.runs}
+    return {seed: value for seed, found in values.items() for value in found if value is not None}
+
+
+def check(result: StudyResult) -> None:
+    """Refuse a column that no row has a number for, once there are some."""
+    known = {name for row in result.rows for run in row.runs for name in run.numbers}
+    for column in result.columns if known else ():
+        name = match[1] if (match := _RATIO.fullmatch(column)) else column
+        if name not in known | {"paper", "difference"} and not _TO.fullmatch(name) and not _NOTED.fullmatch(name):
+            raise ExperimentError(f'unknown column "{column}"; {did_you_mean(name, known)}')
+
+
+def _missing(row: RowResult) -> str:
+    return "failed" if row.failed and not row.runs else MISSING
+
+
+def _shown(column: str, values: list[float]) -> str:
+    found = spread(values)
+    if _is_share(column):
+        deviation = "" if found.deviation is None else f" ± {100 * found.deviation:.1f}"
+        return f"{100 * found.mean:.1f}{deviation}"
+    if column.startswith(("bytes", "up to")):
+        return human_bytes(found.mean)
+    if column.startswith(("time to", "seconds", "virtual_seconds")):
+        return human_seconds(found.mean)
+    deviation = "" if found.deviation is None else f" ± {found.deviation:.3g}"
+    return f"{found.mean:,.4g}{deviation}"
+
+
+def _is_share(column: str) -> bool:
+    return column in ("accuracy", "best") or column.startswith(("clients.", "models.")) or column.endswith("accuracy")
+
+
+def _difference(result: StudyResult, row: RowResult) -> Cell:
+    reference = result.row(result.reference) if result.reference else None
+    if reference is None or reference is row:
+        return Cell(MISSING)
+    found = paired(row.numbers("accuracy"), reference.numbers("accuracy"))
+    if found is None:
+        return Cell(MISSING)
+    if found.low is None or found.high is None:
+        return Cell(f"{100 * found.mean:+.1f} (one seed)", (found.mean,))
+    return Cell(f"{100 * found.mean:+.1f} [{100 * found.low:+.1f}, {100 * found.high:+.1f}]", (found.mean,))
+
+
+def _ratio(result: StudyResult, row: RowResult, column: str) -> Cell:
+    reference = result.row(result.reference) if result.reference else None
+    mine, others = numbers(row, column), {} if reference is None else numbers(reference, column)
+    ratios = [mine[seed] / others[seed] for seed in sorted(mine.keys() & others.keys()) if others[seed]]
+    return Cell(f"{spread(ratios).mean:.3g}", tuple(ratios)) if ratios else Cell(MISSING)
+
+
+def _best(result: StudyResult, row: RowResult, column: str) -> bool:
+    """Whether a row is better than every other, beyond doubt: all paired intervals leave zero out."""
+    others: list[Mapping[int, float]] = [numbers(other, column) for other in result.rows if other is not row]
+    differences = [paired(numbers(row, column), other) for other in others if other]
+    return bool(differences) and all(found is not None and found.certain and found.mean > 0 for found in differences)

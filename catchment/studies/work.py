@@ -1,0 +1,130 @@
+"""Runs of studies in one folder, shared by everybody who works on it: processes, machines, jobs of a cluster.
+
+`runs/DIGEST` is the directory of a run. Whoever holds the lock on `runs/DIGEST.lock` works on it; a process that dies
+gives the lock back, and another goes on from the last checkpoint. What is finished is never run again.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from catchment.config.experiment import Experiment
+from catchment.errors import CatchmentError
+from catchment.files import FileLock, InUse, write_atomically
+from catchment.launch import resume, run
+from catchment.runs.converter import Record
+from catchment.studies.file import Row
+from catchment.studies.results import RunResult, read_run
+from catchment.trackers import tracking
+
+POLL = 0.5  # seconds between looks at what others do
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a study."""
+
+    row: Row
+    seed: int
+    experiment: Experiment
+    digest: str
+
+
+class Folder:
+    """Where runs of studies are."""
+
+    def __init__(self, path: Path, trackers: tuple[str, ...] = ()) -> None:
+        self.path = path
+        self.trackers = trackers
+
+    def directory(self, job: Job) -> Path:
+        """The directory of a run."""
+        return self.path / "runs" / job.digest
+
+    def finished(self, job: Job) -> bool:
+        """Whether a run has its result."""
+        return (self.directory(job) / "result.json").exists()
+
+    def failure(self, job: Job) -> str | None:
+        """Why a run failed when it was last tried."""
+        try:
+            return self._error(job).read_text()
+        except FileNotFoundError:
+            return None
+
+    def rounds(self, job: Job) -> int:
+        """How many rounds of a run are done."""
+        if self.finished(job):
+            return job.experiment.rounds
+        try:
+            return (self.directory(job) / "rounds.jsonl").read_bytes().count(b"\n")
+        except OSError:
+            return 0
+
+    def result(self, job: Job) -> RunResult:
+        """What a finished run found."""
+        return read_run(self.directory(job), job.seed, job.digest)
+
+    def claim(self, job: Job) -> FileLock:
+        """Hold a run for this process; `InUse` if another has it."""
+        (self.path / "runs").mkdir(parents=True, exist_ok=True)
+        return FileLock(self.path / "runs" / f"{job.digest}.lock", "working on this run")
+
+    def do(self, job: Job, observe: Callable[[Record], None]) -> None:
+        """Run a job from its start or its last checkpoint; if it fails, keep the reason."""
+        directory = self.directory(job)
+        try:
+            with tracking(self.trackers, job.experiment, directory) as track:
+
+                def both(record: Record) -> None:
+                    track(record)
+                    observe(record)
+
+                if (directory / "experiment.toml").exists():
+                    resume(directory, observe=both)
+                else:
+                    run(job.experiment, directory, observe=both)
+        except CatchmentError as error:
+            write_atomically(self._error(job), str(error).encode())
+        else:
+            self._error(job).unlink(missing_ok=True)
+
+    def failed_at(self, job: Job) -> int | None:
+        """When a run last failed, by the clock of the folder."""
+        try:
+            return self._error(job).stat().st_mtime_ns
+        except FileNotFoundError:
+            return None
+
+    def _error(self, job: Job) -> Path:
+        return self.path / "runs" / f"{job.digest}.error"
+
+
+def work(
+    folder: Folder,
+    jobs: Sequence[Job],
+    *,
+    observe: Callable[[Job, Record], None] = lambda job, record: None,
+) -> None:
+    """Do what nobody else does, until all jobs are finished or have failed here or elsewhere."""
+    before = {job.digest: folder.failed_at(job) for job in jobs}
+
+    def settled(job: Job) -> bool:
+        return folder.finished(job) or folder.failed_at(job) != before[job.digest]
+
+    while left := [job for job in jobs if not settled(job)]:
+        busy = 0
+        for job in left:
+            try:
+                with folder.claim(job):
+                    if settled(job):
+                        continue
+                    folder.do(job, functools.partial(observe, job))
+            except InUse:
+                busy += 1
+        if busy == len(left):
+            time.sleep(POLL)

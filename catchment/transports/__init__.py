@@ -1,1 +1,0 @@
-"""What carries messages: this process, or a network."""

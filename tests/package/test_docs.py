@@ -1,0 +1,87 @@
+"""What the pages name is there: modules, attributes, files and the targets of their links."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = {
+    path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
+    for path in (
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        *ROOT.glob("docs/**/*.md"),
+        *ROOT.glob("examples/**/*.md"),
+    )
+}
+SOURCES = {
+    path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in ROOT.glob("catchment/**/*.py")
+}
+DOTTED = re.compile(r"`[^`\n]*\b(catchment(?:\.\w+)+)(?![\w.]*[-*])")
+FILES = re.compile(r"\b((?:catchment|tests|benchmarks|examples|docs)/[\w./-]*\w/?)(?![\w*{])")
+LINKS = re.compile(r"\]\((?!https?:|#|mailto:)([^)#\s]+)")
+ANCHORS = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)#([^)\s]+)\)")
+HEADINGS = re.compile(r"^#+ (.+)$", re.MULTILINE)
+
+
+def is_there(dotted: str) -> bool:
+    """Whether a dotted name is a module, or an attribute of one."""
+    module, _, attribute = dotted.rpartition(".")
+    if not module:
+        return importlib.util.find_spec(dotted) is not None
+    if not is_there(module):
+        return False
+    try:
+        return importlib.util.find_spec(dotted) is not None or hasattr(importlib.import_module(module), attribute)
+    except ModuleNotFoundError:  # the parent is a module, not a package
+        return hasattr(importlib.import_module(module), attribute)
+
+
+def anchors(text: str) -> set[str]:
+    """What GitHub calls the headings of a page in links."""
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in HEADINGS.findall(text)}
+
+
+def test_the_check_itself():
+    assert is_there("catchment.core.fleet")
+    assert is_there("catchment.core.fleet.Fleet")
+    assert is_there("catchment.Fleet")
+    assert not is_there("catchment.fleet")
+    assert not is_there("catchment.core.fleet.Ship")
+    assert DOTTED.findall("`catchment.core` and `from catchment.fleet import Fleet`") == [
+        "catchment.core",
+        "catchment.fleet",
+    ]
+    assert FILES.findall("see catchment/core/fleet.py.") == ["catchment/core/fleet.py"]
+    assert LINKS.findall("[a](docs/a.md#b) [c](https://example.org) [d](#e)") == ["docs/a.md"]
+    assert ANCHORS.findall("[a](docs/a.md#b) [c](https://example.org#x) [d](#e)") == [("docs/a.md", "b"), ("", "e")]
+    assert anchors("# A `b`: c, d\n\ntext\n\n## Tables 3 and 8") == {"a-b-c-d", "tables-3-and-8"}
+
+
+@pytest.mark.parametrize("page", [*PAGES, *SOURCES])
+def test_modules_that_are_named_are_there(page):
+    text = PAGES.get(page) or SOURCES[page]
+    assert [name for name in DOTTED.findall(text) if not is_there(name)] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_files_that_are_named_are_there(page):
+    assert [name for name in FILES.findall(PAGES[page]) if not (ROOT / name).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page):
+    assert [to for to in LINKS.findall(PAGES[page]) if not (ROOT / page).parent.joinpath(to).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_to_headings_lead_to_one(page):
+    targets = [
+        (ROOT / page if not to else (ROOT / page).parent / to, name) for to, name in ANCHORS.findall(PAGES[page])
+    ]
+    assert [(to.name, name) for to, name in targets if name not in anchors(to.read_text(encoding="utf-8"))] == []

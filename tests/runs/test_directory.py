@@ -1,0 +1,98 @@
+"""Which version began a run, and which may go on with it."""
+
+import json
+
+import pytest
+from worlds import experiment
+
+import catchment
+from catchment.errors import UserError
+from catchment.report import html_report
+from catchment.runs import directory
+from catchment.runs.directory import begin, load_experiment
+from catchment.runs.reading import RunFiles
+
+OLD = """\
+name = "old"
+rounds = 3
+
+[method]
+name = "fedavg"
+
+[data]
+name = "digits"
+clients = 3
+
+[flower]
+database = "state.db"
+"""  # as version 0.1.0 wrote it, with a key that later ones do not know
+
+
+def contents(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def old_run(make_run):
+    """A run of version 0.1.0 that was stopped: no line says who wrote it."""
+    folder = make_run("old", result=None)
+    (folder / "experiment.toml").write_text(OLD)
+    (folder / "checkpoints").mkdir()
+    (folder / "checkpoints" / "round-000003.safetensors").write_bytes(b"of another time")
+    return folder
+
+
+def test_a_run_says_which_version_began_it(tmp_path):
+    begin(experiment("fedavg"), tmp_path / "run")
+    first, *rest = (tmp_path / "run" / "experiment.toml").read_text().splitlines(keepends=True)
+    assert first == f"# Written by Catchment {catchment.__version__}\n"
+    assert "".join(rest) == experiment("fedavg").to_toml()
+    assert load_experiment(tmp_path / "run") == experiment("fedavg")
+
+
+@pytest.mark.parametrize("act", [catchment.resume, lambda folder: catchment.Run(folder).model()])
+def test_a_run_of_version_0_1_0_is_refused_and_left_untouched(old_run, act):
+    before = contents(old_run)
+    with pytest.raises(UserError) as refused:
+        act(old_run)
+    assert str(refused.value) == (
+        f"{old_run} was written by Catchment 0.1.0, whose runs this version cannot go on with; it is left untouched: "
+        "use Catchment 0.1.0 for it, or start anew in another directory"
+    )
+    assert contents(old_run) == before
+
+
+def test_a_run_of_version_0_1_0_can_be_read_and_reported(old_run):
+    run = catchment.Run(old_run)
+    assert [record["round"] for record in run.rounds] == [1, 2, 3]
+    assert run.result is None
+    assert "unfinished: 3 of 3 rounds" in html_report([RunFiles.read(old_run)])
+
+
+def test_a_finished_run_of_version_0_1_0_is_its_result(make_run):
+    folder = make_run("old")
+    (folder / "experiment.toml").write_text(OLD)
+    assert catchment.resume(folder) == json.loads((folder / "result.json").read_text())
+
+
+@pytest.mark.parametrize(("writer", "reader", "goes_on"), [("1.2.0", "1.2.9", True), ("1.2.0", "1.3.0", False)])
+def test_a_run_is_resumed_by_versions_with_the_same_minor_number(tmp_path, monkeypatch, writer, reader, goes_on):
+    monkeypatch.setattr(directory, "__version__", writer)
+    begin(experiment("fedavg"), tmp_path / "run")
+    monkeypatch.setattr(directory, "__version__", reader)
+    if goes_on:
+        assert load_experiment(tmp_path / "run") == experiment("fedavg")
+    else:
+        with pytest.raises(UserError, match=r"was written by Catchment 1\.2\.0, whose runs this version cannot"):
+            load_experiment(tmp_path / "run")
+
+
+def test_no_run_to_resume(tmp_path):
+    with pytest.raises(UserError, match=r"holds no run to resume \(it has no experiment\.toml\)"):
+        catchment.resume(tmp_path)
+
+
+def test_a_directory_is_begun_once(tmp_path):
+    begin(experiment("fedavg"), tmp_path)
+    with pytest.raises(UserError, match="already holds a run; resume it, or choose another --out"):
+        begin(experiment("fedavg"), tmp_path)

@@ -1,0 +1,121 @@
+"""Columns and tables of a study, from results made by hand."""
+
+import pytest
+
+from catchment.errors import ExperimentError
+from catchment.report.showing import MISSING
+from catchment.studies import tables
+from catchment.studies.columns import cell, head
+from catchment.studies.results import RowResult, RunResult, StudyResult
+
+
+def run(seed, accuracy, up=2048, curve=()):
+    numbers = {"accuracy": accuracy, "bytes.up": up, "edge_accuracy": accuracy / 2, "seconds": 65.0}
+    return RunResult(seed, f"d{seed}", numbers, [list(point) for point in curve])
+
+
+def study(*rows, **settings):
+    columns = settings.pop("columns", ("accuracy",))
+    return StudyResult("s", "small", "A study", (0, 1, 2), columns, list(rows), **settings)
+
+
+FIRST = RowResult("first", 93.2, {}, [run(0, 0.50), run(1, 0.52), run(2, 0.54)])
+BETTER = RowResult("better", None, {}, [run(0, 0.70, 1024), run(1, 0.73, 1024), run(2, 0.73, 1024)])
+
+
+@pytest.mark.parametrize(
+    ("row", "column", "text"),
+    [
+        (FIRST, "accuracy", "52.0 ± 2.0"),
+        (FIRST, "paper", "93.2"),
+        (BETTER, "paper", MISSING),
+        (FIRST, "bytes.up", "2.00 KiB"),
+        (FIRST, "seconds", "1 min 05 s"),
+        (FIRST, "edge_accuracy", "26.0 ± 1.0"),
+        (BETTER, "difference", "+20.0 [+17.5, +22.5]"),
+        (FIRST, "difference", MISSING),
+        (BETTER, "bytes.up / reference", "0.5"),
+    ],
+)
+def test_a_cell(row, column, text):
+    assert cell(study(FIRST, BETTER, reference="first"), row, column).text == text
+
+
+def test_the_cost_of_an_accuracy_is_read_from_the_curve():
+    row = RowResult(
+        "r", None, {}, [run(0, 0.6, curve=[(1, 0.3, 10, 4, 1.0), (2, 0.41, 20, 8, 2.5), (3, 0.6, 30, 9, 3.0)])]
+    )
+    result = study(row)
+    texts = [cell(result, row, f"{what} to 40 %").text for what in ("bytes", "up", "rounds", "time")]
+    assert texts == ["20 B", "8 B", "2", "2.50 s"]
+    assert cell(result, row, "bytes to 99 %").text == MISSING
+
+
+def test_a_mean_says_when_some_seeds_have_no_number():
+    reached, missed = ([(1, accuracy, 2048, 4, 1.0)] for accuracy in (0.5, 0.3))
+    row = RowResult("r", None, {}, [run(0, 0.5, curve=reached), run(1, 0.3, curve=missed)])
+    assert cell(study(row), row, "bytes to 40 %").text == "2.00 KiB (1 of 2 seeds)"
+
+
+def test_a_column_of_one_architecture_has_its_name():
+    assert head("models.lenet(8,16,2)") == "lenet(8,16,2), %"
+
+
+def test_the_best_row_is_bold_only_beyond_doubt():
+    close = RowResult("close", None, {}, [run(0, 0.53), run(1, 0.50), run(2, 0.55)])
+    assert cell(study(FIRST, BETTER), BETTER, "accuracy").best
+    assert not cell(study(FIRST, close), close, "accuracy").best
+    assert not cell(study(FIRST, BETTER), FIRST, "accuracy").best
+    single = [RowResult(label, None, {}, [run(0, value)]) for label, value in (("a", 0.1), ("b", 0.9))]
+    assert not cell(study(*single), single[1], "accuracy").best
+
+
+def test_the_forms_of_a_table():
+    result = study(FIRST, BETTER, columns=("accuracy", "paper"))
+    assert tables.markdown(result).splitlines() == [
+        "|  | accuracy, % | paper |",
+        "| --- | ---: | ---: |",
+        "| first | 52.0 ± 2.0 | 93.2 |",
+        "| better | **72.0 ± 1.7** | \N{EN DASH} |",
+    ]
+    assert "better & \\textbf{72.0 $\\pm$ 1.7} & " in tables.latex(result)
+    assert "<td><b>72.0 ± 1.7</b></td>" in tables.html_table(result)
+    lines = tables.comma_separated(result).splitlines()
+    assert lines[0] == "row,seed,paper,accuracy,bytes.up,edge_accuracy,seconds"
+    assert lines[1] == "first,0,93.2,0.5,2048,0.25,65.0"
+    assert len(lines) == 7
+
+
+def test_signs_that_mean_something_are_escaped():
+    result = study(RowResult("a|b & <c>_", None, {}, [run(0, 0.5)]))
+    assert "a\\|b & <c>_" in tables.markdown(result)
+    assert r"a|b \& <c>\_" in tables.latex(result)
+    assert "a|b &amp; &lt;c&gt;_" in tables.html_table(result)
+
+
+def test_an_axis_can_lie_across():
+    rows = [
+        RowResult(f"{data}, {method}", paper, {"data": data, "method": method}, [run(0, accuracy)])
+        for data, method, accuracy, paper in [("A", "x", 0.1, 1), ("A", "y", 0.2, 2), ("B", "x", 0.3, None)]
+    ]
+    assert tables.markdown(study(*rows, across="method", columns=("accuracy", "paper"))).splitlines()[0::2] == [
+        "| accuracy, % (paper) | x | y |",
+        "| A | 10.0 (1) | 20.0 (2) |",
+    ]
+
+
+def test_rows_that_failed_or_are_missing_say_so():
+    failed, missing = RowResult("f", failed={0: "no data"}), RowResult("m")
+    result = study(FIRST, failed, missing)
+    assert [cell(result, row, "accuracy").text for row in (failed, missing)] == ["failed", MISSING]
+
+
+def test_an_unknown_column_is_refused_with_the_nearest():
+    with pytest.raises(ExperimentError, match='unknown column "acuracy"; did you mean "accuracy"'):
+        tables.grid(study(FIRST, columns=("acuracy",)))
+
+
+def test_results_go_to_a_file_and_back(tmp_path):
+    result = study(FIRST, RowResult("f", failed={0: "no data"}), reference="first", note="n")
+    result.write(tmp_path / "r.json")
+    assert StudyResult.read(tmp_path / "r.json") == result
