@@ -24,9 +24,9 @@ EXTRAS = ("device", "device,zstd", "server")
 SHOWN = 12  # packages by name; the others together
 PROJECT = ("catchment", "pyproject.toml", "README.md", "LICENSE", "constraints.txt")
 TRIED = {
-    "device": "import flwr, catchment, catchment.cli",
+    "device": "import flwr, catchment, catchment.cli.app",
     "device,zstd": "from catchment.codecs import Wire; Wire.parse(['features=int8+zstd'])",
-    "server": "import flwr, catchment.cli, catchment.report.figures, catchment.data.parquet, catchment.flower.keys",
+    "server": "import flwr, catchment.cli.app, catchment.report.figures, catchment.data.parquet, catchment.keys.keys",
 }
 
 

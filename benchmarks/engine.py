@@ -119,7 +119,7 @@ def digits_10000():
 
 
 def registered(clients: int) -> dict:
-    """A whole run with 100 of so many clients a round: seconds from building the world to the end, and peak memory."""
+    """A whole run with 100 of `clients` clients per round: its seconds, from building the world on, and peak memory."""
     import resource
 
     import catchment
@@ -157,8 +157,9 @@ CASES = {
 
 
 def measure(function: str, argument: int):
-    """One call in a fresh process."""
-    code = f"import json, engine; print(json.dumps(engine.{function}({argument})))"
+    """One call in a fresh process, which is set up as the command does it."""
+    call = f"engine.{function}({argument})"
+    code = f"from catchment import process; process.set_up(); import json, engine; print(json.dumps({call}))"
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
     if function == "resnet8_bare" and argument == 1:
         env["OMP_NUM_THREADS"] = "1"

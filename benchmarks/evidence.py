@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 import catchment
-from catchment.checkpoint import write_atomically
+from catchment.files import write_atomically
 
 RESULTS = Path(__file__).parent / "results"
 

@@ -122,7 +122,7 @@ def bare() -> list[float]:
 
 def alone(name: str) -> float:
     """The median round of a fresh process, the first left out."""
-    code = f"import json, fedgkt; print(json.dumps(fedgkt.{name}()))"
+    code = f"from catchment import process; process.set_up(); import json, fedgkt; print(json.dumps(fedgkt.{name}()))"
     settings = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parent)}
     done = subprocess.run([sys.executable, "-c", code], env=settings, capture_output=True, text=True, check=True)
     return statistics.median(json.loads(done.stdout.splitlines()[-1])[1:])

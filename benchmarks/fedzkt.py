@@ -20,11 +20,11 @@ import torch
 import torch.nn.functional as F
 
 import catchment
-from catchment import models
-from catchment.ensembles import _Loop, _Stack
+from catchment import models, process
+from catchment.core.server import Server
+from catchment.learning.ensembles import _Loop, _Stack
+from catchment.learning.training import copy_weights
 from catchment.methods.fedzkt import sl_loss
-from catchment.server import Server
-from catchment.training import copy_weights
 
 RESULTS = Path(__file__).parent / "results" / "fedzkt.json"
 DEVICES = ["cnn", "mlp", "lenet", "lenet(12,32,3)", "lenet(8,16,2)"]
@@ -63,7 +63,7 @@ class Sides:
         server = Server(self.world)
         server.round = 1
         state = self.method.init(server)
-        state.weights = {k: self.world.client_architecture(k).probe.initial for k in range(len(DEVICES))}
+        state.weights = {k: self.world.first_weights(k) for k in range(len(DEVICES))}
         return server, state
 
     def catchment(self):
@@ -165,6 +165,7 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--repeats", type=int, default=5)
     repeats = arguments.parse_args().repeats
+    process.set_up()
     torch.set_num_threads(1)
     measured = {
         "devices": DEVICES, "teachers": TEACHERS, "batch": BATCH, "iterations": ITERATIONS, "repeats": repeats,

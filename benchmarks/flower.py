@@ -27,8 +27,8 @@ import psutil
 
 from catchment import Experiment, run
 from catchment.data import load
-from catchment.flower.keys import make_keys
-from catchment.policy import KINDS, Allow, Policy
+from catchment.device.policy import KINDS, Allow, Policy
+from catchment.keys.keys import make_keys
 
 HERE = Path(__file__).parent
 WAYS = {"plain": False, "TLS and keys": True}

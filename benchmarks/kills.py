@@ -36,7 +36,7 @@ import preloaded
 from federations import NEWS, ROUTINE
 from lives import CASES, contents, live, rounds_done
 
-from catchment.flower.serving import end_with_parent
+from catchment.flower.federation import end_with_parent
 
 __all__ = ["preloaded"]
 KILLS = 11  # of one run, at most

@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from catchment.disclosure import SHOWS, Disclosed, disclosed
-from catchment.experiment import METHODS
+from catchment.methods import METHODS
 from catchment.names import resolve
+from catchment.privacy.disclosure import SHOWS, Disclosed, disclosed
 
 PAGE = Path(__file__).parents[1] / "docs" / "privacy.md"
 

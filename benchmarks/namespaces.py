@@ -27,7 +27,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from catchment.policy import KINDS, Allow, Policy
+from catchment.device.policy import KINDS, Allow, Policy
 
 HERE = Path(__file__).parent
 CLIENTS = 2

@@ -218,7 +218,7 @@ def catchment_inprocess(job, clock):
     from torch import nn
 
     import catchment
-    from catchment.fleet import Fleet
+    from catchment.core.fleet import Fleet
 
     shape = (1, 8, 8) if job.clients[0][0].dim() == 2 else tuple(job.clients[0][0].shape[1:])
     sizes = [len(y) for _, y in job.clients]

@@ -55,12 +55,12 @@ def upload(world, request):
     """What a client might send: features, logits, labels and ids of all its samples."""
     import torch
 
-    from catchment.message import Response
+    from catchment.exchange.request import Response
     from catchment.methods.fedgkt import Feedback, Knowledge
 
     ids = torch.as_tensor(world.data.clients[request.client])
     draw = torch.Generator().manual_seed(request.client)
-    features = torch.randn(len(ids), *world.client_architecture(0).probe.features, generator=draw).relu_()
+    features = torch.randn(len(ids), *world.client_architecture(0).facts.features, generator=draw).relu_()
     logits = torch.randn(len(ids), world.classes, generator=draw)
     turn = Feedback.unpack(request.body).turn
     body = Knowledge(features, logits, world.data.dataset.train.labels[ids], ids, turn=turn).pack()
@@ -96,25 +96,27 @@ def memory(field: str) -> int:
 
 def measure(way: str, clients: int, directory: str | None) -> dict:
     """One round; the weights at its end are hashed, as both ways must train the same."""
+    from catchment.core.fleet import Fleet
+    from catchment.core.server import Server
+    from catchment.core.traffic import Traffic
     from catchment.costs.ledger import Ledger
-    from catchment.fleet import Fleet
-    from catchment.server import Server
-    from catchment.transports.fake import Fake
+    from catchment.engines.fake import Fake
 
     world = build_world(clients)
-    server = Server(world, 1, None if directory is None else Path(directory))
+    server = Server(world, None if directory is None else Path(directory))
     if way == "held in memory":
         server.spool = Held
     ledger = Ledger()
-    fleet = Fleet(Fake(clients, lambda request: upload(world, request)), world.method, ledger, seed=0)
+    traffic = Traffic(Fake(clients, lambda request: upload(world, request)), world.method, ledger)
+    fleet = Fleet(traffic, seed=0)
     state = world.method.init(server)
     server.round = 1
-    fleet.begin_round(1)
+    traffic.begin_round(1)
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins here
     start, began = memory("VmRSS"), time.process_time()
     world.method.round(server, state, fleet)
     peak, seconds = memory("VmHWM"), time.process_time() - began
-    fleet.check_round()
+    traffic.check_round()
     digest = hashlib.sha256()
     for tensor in state.model.state_dict().values():
         digest.update(tensor.contiguous().numpy().tobytes())
@@ -129,7 +131,8 @@ def measure(way: str, clients: int, directory: str | None) -> dict:
 
 
 def in_fresh_process(way: str, chosen: argparse.Namespace) -> dict:
-    code = f"import json, spool; print(json.dumps(spool.measure({way!r}, {chosen.clients}, {chosen.directory!r})))"
+    call = f"spool.measure({way!r}, {chosen.clients}, {chosen.directory!r})"
+    code = f"from catchment import process; process.set_up(); import json, spool; print(json.dumps({call}))"
     env = {
         **os.environ,
         "PYTHONPATH": str(Path(__file__).parent),

@@ -1,0 +1,277 @@
+"""Tables of what the scripts of this folder measured, made from `results/NAME.json`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from statistics import fmean
+from typing import Any
+
+Record = dict[str, Any]
+
+
+def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table; the first column is text, the others are numbers."""
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def engine(measured: Record) -> str:
+    """The engine beside a bare loop, and registered clients."""
+    resnet8, registered = measured["resnet8"], measured["registered"]
+    seconds, ratio = resnet8["round_s"], resnet8["over_bare"]
+    one, two = ratio["1 worker, 1 thread"], ratio["2 workers, 2 threads"]
+    first = markdown(
+        ["ResNet-8, 8 clients x 256 images of 32x32", "bare loop, s per round", "Catchment, s per round", "ratio"],
+        [
+            ["one core", f"{seconds['bare, 1 thread']:.2f}", f"{seconds['catchment, 1 worker']:.2f}", f"{one:.2f}"],
+            ["two cores", f"{seconds['bare, 2 threads']:.2f}", f"{seconds['catchment, 2 workers']:.2f}", f"{two:.2f}"],
+        ],
+    )
+    ratios = registered["ratio"]
+    second = markdown(
+        ["100 clients take part in each round", "seconds per round", "seconds in all", "peak memory"],
+        [["10,000 registered over 100 registered", *(f"{ratios[k]:.2f}" for k in ("round_s", "run_s", "peak_rss_mb"))]],
+    )
+    return f"{first}\n\n{second}"
+
+
+def peers(measured: Record) -> str:
+    """The same FedAvg jobs in several systems."""
+    parts = []
+    for job, title in (("J1", "J1, many tiny"), ("J2", "J2, few small CNNs")):
+        rows = []
+        for name, row in measured["jobs"][job]["summary"].items():
+            overhead = f"{row['turn_overhead_ms']:+.2f}" if "turn_overhead_ms" in row else ""
+            rows.append(
+                [name, f"{row['turn_ms']:.2f}", overhead, f"{row['fixed_s']:.1f}", f"{row['peak_rss_mb']:.0f}",
+                 f"{row['weights_vs_bare']:.0e}"]
+            )  # fmt: skip
+        head = [title, "ms per client turn", "over bare", "fixed s", "peak RSS MB", "weights vs bare"]
+        parts.append(markdown(head, rows))
+    return "\n\n".join(parts)
+
+
+def edge_cost(measured: Record) -> str:
+    """Edge models beside the whole models of FedAvg."""
+    models = measured["models"]
+    edge, over = models["resnet8"], "times ResNet-8"
+    rows = []
+    for name, model in models.items():
+        counted = [(f"{model[key] / unit:,.{digits}f}", f"{model[key] / edge[key]:.1f}")
+                   for key, unit, digits in (("parameters", 1, 0), ("macs", 1e6, 1))]  # fmt: skip
+        timed = f"{model['batch_ms']:.0f}", f"{model['times_resnet8']:.1f}"
+        rows.append([name.replace("resnet", "ResNet-"), *counted[0], *counted[1], *timed])
+    head = [f"3x32x32, {measured['classes']} classes", "parameters", over, "million MACs per image", over,
+            f"CPU ms, {measured['batch']} images", over]  # fmt: skip
+    return markdown(head, rows)
+
+
+def fedgkt(measured: Record) -> str:
+    """A round of FedGKT beside a bare loop."""
+    seconds = measured["round_s"]
+    head = [f"FedGKT, {measured['clients']} clients x {measured['samples']} images of 32x32, ResNet-8 and ResNet-19",
+            "bare loop, s per round", "Catchment, s per round", "ratio"]  # fmt: skip
+    return markdown(
+        head, [["one core", f"{seconds['bare']:.2f}", f"{seconds['engine']:.2f}", f"{measured['over_bare']:.2f}"]]
+    )
+
+
+def fedzkt(measured: Record) -> str:
+    """FedZKT's server beside a plain loop, and teachers in one call beside a loop."""
+    rows = [
+        [f"generator of width {row['width']}", *(f"{row['iteration_s'][way]:.2f}" for way in ("plain", "catchment")),
+         f"{row['plain_over_catchment']:.2f}"]
+        for row in measured["server"]
+    ]  # fmt: skip
+    head = [f"{len(measured['devices'])} devices, 28x28, batches of {measured['batch']}",
+            "plain loop, CPU s per iteration", "Catchment, CPU s per iteration", "times faster"]  # fmt: skip
+    first = markdown(head, rows)
+    rows = []
+    for row in measured["ensembles"]:
+        cells = [f"{row['model']}, {'x'.join(map(str, row['shape']))}"]
+        for side in ("teachers", "students"):
+            cells += [f"{row[side]['ms'][way]:.1f}" for way in ("loop", "one call")]
+            cells.append(f"{row[side]['loop_over_one_call']:.2f}")
+        rows.append(cells)
+    head = [f"{measured['teachers']} devices of one architecture", "teachers, loop, CPU ms", "one call", "times faster",
+            "students, loop, CPU ms", "one call", "times faster"]  # fmt: skip
+    return f"{first}\n\n{markdown(head, rows)}"
+
+
+def spool(measured: Record) -> str:
+    """The server's memory for all uploads of a round."""
+    gib, ways = 2**30, measured["ways"]
+    head = [f"{measured['clients']} clients x {measured['samples']:,} samples", "uploaded, GiB", "at the start, GiB",
+            "peak, GiB", "above start, GiB", "CPU s"]  # fmt: skip
+    rows = [
+        [way, *(f"{row[key] / gib:.2f}" for key in ("uploaded", "start", "peak", "above_start")),
+         f"{row['cpu_seconds']:.0f}"]
+        for way, row in ways.items()
+    ]  # fmt: skip
+    return markdown(head, rows)
+
+
+def flower(measured: Record) -> str:
+    """Round trips, throughput and memory of processes that speak over Flower."""
+    processes = ["SuperLink", "server routine", "client"]
+    head = [
+        "one client on loopback",
+        "empty request, s",
+        "MB",
+        "up, MB/s",
+        "down, MB/s",
+        *(f"{p}, MB" for p in processes),
+    ]
+    rows = [
+        [way, f"{row['empty_seconds']:.2f}", size, f"{row['up_MB_per_second']:.1f}", f"{row['down_MB_per_second']:.1f}",
+         *(f"{row['peak_MB'][p]:,}" if p in row["peak_MB"] else "" for p in processes)]
+        for way, sizes in measured["ways"].items()
+        for size, row in sizes.items()
+    ]  # fmt: skip
+    device = measured["device"]
+    memory = markdown(
+        ["a client process on a device", "at rest, MB", "in training, MB"],
+        [
+            [
+                f"{device['model']}, {device['images']} images of its own, batches of {device['batch']}",
+                f"{device['rest_MB']}",
+                f"{device['training_MB']}",
+            ]
+        ],
+    )
+    return f"{markdown(head, rows)}\n\n{memory}"
+
+
+def namespaces(measured: Record) -> str:
+    """FedGKT over slow and lossy lines."""
+    m = measured
+    cells = {
+        "clients": m["clients"],
+        "delay, ms": m["delay_ms"],
+        "loss": f"{m['loss']:.0%}",
+        "Mbit/s": m["rate_mbit"],
+        "rounds": m["rounds"],
+        "accuracy": f"{100 * m['accuracy']:.1f}",
+        "lost replies": m["lost"],
+        "payload, MB": f"{sum(m['payload_bytes'].values()) / 1e6:.1f}",
+        "on the lines, MB": f"{m['bytes_on_the_lines'] / 1e6:.1f}",
+        "packets lost": f"{m['packets_lost']:,}",
+        "seconds": f"{m['seconds']:.0f}",
+    }
+    return markdown(list(cells), [[str(cell) for cell in cells.values()]])
+
+
+def device(measured: Record) -> str:
+    """What an install takes on the disk."""
+    rows = []
+    for extras, row in measured["extras"].items():
+        others = [f"{name} {size:.0f}" for name, size in row["mb"].items() if name not in ("torch", "others")]
+        rows.append(
+            [f"`catchment[{extras}]`", f"{row['total_mb']:,.0f}", f"{row['mb']['torch']:.0f}",
+             f"{row['without_torch_mb']:.0f}", str(row["packages"]), ", ".join(others[:4])]
+        )  # fmt: skip
+    head = [f"Python {measured['python']}, {measured['machine']}", "MB", "PyTorch", "all else", "packages", "largest"]
+    return markdown(head, rows)
+
+
+def transmission(measured: Record) -> str:
+    """Bytes and time of a round of each method, beside the paper's: a table for each model."""
+    link, tables = measured["link"], []
+    for model, rows in measured["models"].items():
+        whole = rows["FedAvg"]["up"]
+        head = [f"{model}, {measured['clients']} clients, one round", "parameters", "up, MB", "against FedAvg, %",
+                "down, MB", "s, 1 Mbit/s", "s, 10 Mbit/s", "s, 100 Mbit/s", "paper, MB"]  # fmt: skip
+        lines = [
+            [name, f"{row['parameters']:,}", f"{row['up'] / 1e6:.2f}", f"{100 * (row['up'] / whole - 1):+.2f}",
+             f"{row['down'] / 1e6:.2f}", *(f"{row['seconds'] * link / speed:,.2f}" for speed in (1, 10, 100)),
+             f"{row['paper_mb']:.2f}" if row["paper_mb"] else ""]
+            for name, row in rows.items()
+        ]  # fmt: skip
+        tables.append(markdown(head, lines))
+    return "\n\n".join(tables)
+
+
+def kills(measured: Record) -> str:
+    """Runs that were killed again and again."""
+    names = {"inprocess": "in one process", "flower": "over Flower: server, clients, or all of them"}
+    head = ["kills (SIGKILL) at random moments", "experiments", "runs", "kills", "results that differ"]
+    rows = [
+        [names[engine], str(len(m["cases"])), str(m["runs"]), f"{m['kills']:,}", str(len(m["unequal"]))]
+        for engine, m in measured.items()
+    ]
+    return markdown(head, rows)
+
+
+def spoiled(measured: Record) -> str:
+    """Replies of one client that were spoiled, one thing at a time."""
+    names = {"inprocess": "in one process", "flower": "over the Flower transport"}
+    outcomes = ("refused", "failed", "lost", "taken")
+    head = ["spoiled replies", "worlds", "replies", *outcomes, "runs ended or absurd results", "largest memory"]
+    rows = []
+    for engine, m in measured.items():
+        counts = [sum(world["outcomes"].get(what, 0) for world in m["worlds"].values()) for what in outcomes]
+        rows.append(
+            [names[engine], str(len(m["worlds"])), f"{m['spoiled']:,}", *(f"{n:,}" for n in counts), str(m["harm"]),
+             f"{m['largest_memory']:.2f} of honest"]
+        )  # fmt: skip
+    return markdown(head, rows)
+
+
+def mutations(measured: Record) -> str:
+    """Messages that were mutated."""
+    m = measured["messages"]
+    head = ["mutated messages", "kinds of mutation", "refused", "taken", "escaped", "memory per 1,000, MB"]
+    counts = [sum(kind.get(what, 0) for kind in m["mutations"].values()) for what in ("refused", "taken")]
+    cells = [f"{m['read']:,}", str(len(m["mutations"])), *(f"{n:,}" for n in counts), str(m["escaped"])]
+    return markdown(head, [[*cells, f"{m['most_memory_MB']:.1f}"]])
+
+
+def flower_tls(measured: Record) -> str:
+    """One experiment over Flower with TLS and keys, and in one process."""
+    names = {"flower": "over Flower, TLS and keys", "one-process": "in one process"}
+    head = ["FedGKT, 4 clients, 3 rounds", "accuracy, %", "bytes up", "bytes down", "fingerprint", "seconds"]
+    rows = [
+        [names[way], f"{100 * m['accuracy']:.1f}", f"{m['bytes']['up']:,}", f"{m['bytes']['down']:,}",
+         f"`{m['fingerprint']}`", f"{m['seconds']:.0f}"]
+        for way, m in measured.items()
+    ]  # fmt: skip
+    return markdown(head, rows)
+
+
+def average(measured: Record) -> str:
+    """The same training, evaluated with its last weights and with their moving average."""
+    runs: dict[str, dict[str, list[float]]] = {}
+    for key, row in measured.items():
+        name, _, setting = key.split(" | ")
+        runs.setdefault(name, {}).setdefault(setting, []).append(100 * row["accuracy"])
+    head = ["CIFAR-10, 2,000 images", "last weights, %", "average 0.99, %", "seeds"]
+    rows = [
+        [
+            name,
+            *(f"{fmean(found[setting]):.1f}" for setting in ("average 0", "average 0.99")),
+            str(len(found["average 0"])),
+        ]
+        for name, found in runs.items()
+        if len(found.get("average 0", [])) == len(found.get("average 0.99", []))
+    ]
+    return markdown(head, rows)
+
+
+MEASURED = {
+    "average": average,
+    "engine": engine,
+    "fedgkt": fedgkt,
+    "fedzkt": fedzkt,
+    "spool": spool,
+    "peers": peers,
+    "peers-checks": peers,
+    "edge_cost": edge_cost,
+    "flower": flower,
+    "flower_tls": flower_tls,
+    "device": device,
+    "namespaces": namespaces,
+    "transmission": transmission,
+    "kills": kills,
+    "spoiled": spoiled,
+    "mutations": mutations,
+}

@@ -1,0 +1,161 @@
+"""The tables and pictures of the pages in `docs/` and of the README, made from committed results.
+
+    python benchmarks/pages.py            # write them anew
+    python benchmarks/pages.py --check    # say what is behind its results, and exit with 1 if something is
+
+A table stands between `<!-- NAME -->` and `<!-- /NAME -->`. NAME is a study with its scale, whose results are in
+`experiments/results/NAME.json`; or a script of this folder, whose numbers are in `results/NAME.json`; or one of
+DIFFERENCES. `<!-- NAME; rows: PATTERN; columns: A, B -->` takes some rows and columns of a study, and leaves out of
+the labels what the pattern begins with. Rows that were not run do not stand in a page. Pictures are in `docs/pictures`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import re
+import sys
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from measured import MEASURED, markdown
+from pictures import PICTURES
+
+from catchment.files import write_atomically
+from catchment.studies import tables
+from catchment.studies.file import PAPER
+from catchment.studies.results import RowResult, StudyResult
+from catchment.studies.statistics import paired
+
+ROOT = Path(__file__).parents[1]
+PLACE = re.compile(
+    r"(<!-- ([\w-]+)(?:; rows: ([^;\n]+?))?(?:; columns: ([^;\n]+?))? -->\n)(.*?)(<!-- /\2 -->)", re.DOTALL
+)
+ACCURACY, CLIENTS, SERVER = "accuracy", "clients.mean", "server.accuracy"
+# What the pages say is ahead: the study, what its labels begin with, and (column, row, row that it is compared with).
+DIFFERENCES = {
+    "fedgems-differences": (
+        "fedgems-table2-small",
+        "CIFAR-10, hetero, ",
+        [
+            *((CLIENTS, "FedGEMS", other) for other in ("Stand-Alone", "FedMD", "Cronus", "DS-FL", "FedDF", "FedGKT")),
+            (CLIENTS, "FedGEMS", "FedGEM"),
+            (SERVER, "FedGEMS", "FedGEM"),
+            (SERVER, "FedGEMS", "Stand-Alone"),
+            (SERVER, "FedGEM", "Stand-Alone"),
+        ],
+    ),
+    "fedkgf-differences": (
+        "fedkgf-table1-small",
+        "IID, ",
+        [
+            (ACCURACY, other, "FedAvg")
+            for other in (
+                "Fed-KGF", "Fed-KGF without module upload", "DGC", "FedCOM", "FedCOM with gradient tracking",
+                "FedCAMS, scaled sign", "FedCAMS, top-k", "SmartIdx", "FedPM",
+            )
+        ],
+    ),
+    "fedzkt-differences": (
+        "fedzkt-headline-small",
+        "",
+        [
+            *((ACCURACY, f"{data}: FedZKT", f"{data}: each device alone (lower bound)")
+              for data in ("IID", "Dirichlet(0.5)")),
+            (ACCURACY, "IID: FedZKT", "all data in one place (upper bound)"),
+        ],
+    ),
+}  # fmt: skip
+WHOSE = {ACCURACY: "accuracy", CLIENTS: "clients", SERVER: "server"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true")
+    check = parser.parse_args().check
+    found = dict(behind())
+    for path, content in found.items():
+        print(f"{path.relative_to(ROOT)} {'is behind its results' if check else 'is written anew'}")
+        if not check:
+            write_atomically(path, content)
+    sys.exit(check and bool(found))
+
+
+def behind(root: Path = ROOT) -> Iterator[tuple[Path, bytes]]:
+    """Every page and picture that is not as the results have it, with what it should be."""
+    for page in (root / "README.md", *sorted((root / "docs").rglob("*.md"))):
+        if (text := made(page.read_text(), root)) != page.read_text():
+            yield page, text.encode()
+    for name, draw in PICTURES.items():
+        path = root / "docs" / "pictures" / f"{name}.svg"
+        picture = draw(root / "experiments" / "results")
+        if not path.exists() or path.read_bytes() != picture:
+            yield path, picture
+
+
+def made(text: str, root: Path = ROOT) -> str:
+    """The text of a page with its tables as the results have them."""
+
+    def table(match: re.Match[str]) -> str:
+        begin, name, rows, columns, _, end = match.groups()
+        found = content(name, rows or "*", tuple(columns.split(", ")) if columns else (), root)
+        return match[0] if found is None else f"{begin}{found}\n{end}"
+
+    return PLACE.sub(table, text)
+
+
+def content(name: str, rows: str = "*", columns: tuple[str, ...] = (), root: Path = ROOT) -> str | None:
+    """The table with a name; None if another script makes it."""
+    results = root / "experiments" / "results"
+    if name in DIFFERENCES:
+        study, begin, pairs = DIFFERENCES[name]
+        return differences(StudyResult.read(results / f"{study}.json"), begin, pairs)
+    if name in MEASURED:
+        return MEASURED[name](json.loads((root / "benchmarks" / "results" / f"{name}.json").read_text()))
+    if (results / f"{name}.json").exists():
+        return study_table(StudyResult.read(results / f"{name}.json"), rows, columns)
+    return None
+
+
+def study_table(result: StudyResult, pattern: str = "*", columns: tuple[str, ...] = ()) -> str:
+    """Rows of a study that were run, and how they came about."""
+    begin = pattern.removesuffix("*")
+    rows = [
+        dataclasses.replace(row, label=row.label.removeprefix(begin))
+        for row in result.rows
+        if row.runs and fnmatchcase(row.label, pattern)
+    ]
+    reference = None if result.reference is None else result.reference.removeprefix(begin)
+    chosen = dataclasses.replace(result, rows=rows, reference=reference, columns=columns or result.columns)
+    return f"{tables.markdown(chosen)}\n{_origin(result, rows)}"
+
+
+def _origin(result: StudyResult, rows: list[RowResult]) -> str:
+    counts = sorted({len(row.runs) for row in rows})
+    seeds = "one seed" if counts == [1] else f"mean and standard deviation over {counts[-1]} seeds"
+    if len(counts) > 1:
+        seeds += ", one seed where no ± stands"
+    versions = " and ".join(map(str, sorted({run.results for row in rows for run in row.runs})))
+    scale = "" if result.scale == PAPER else f"scale {result.scale}; "
+    origin = f"{scale}{seeds}; version {versions} of results."
+    return f"{result.note} {origin[0].upper()}{origin[1:]}".lstrip()
+
+
+def differences(result: StudyResult, begin: str, pairs: list[tuple[str, str, str]]) -> str:
+    """Differences paired by seed, with their 95 % intervals."""
+    lines = []
+    for column, row, other in pairs:
+        first, second = result.row(begin + row), result.row(begin + other)
+        found = None if first is None or second is None else paired(first.numbers(column), second.numbers(column))
+        if found is None or found.low is None or found.high is None:
+            raise ValueError(f"{result.name} has no two seeds of both {begin + row} and {begin + other}")
+        interval = f"{100 * found.low:+.1f} to {100 * found.high:+.1f}"
+        verdict = "yes" if found.certain else "no"
+        lines.append([f"{WHOSE[column]}: {row} over {other}", f"{100 * found.mean:+.1f}", interval, verdict])
+    return markdown(["paired by seed", "points", "95 % interval", "beyond chance"], lines)
+
+
+if __name__ == "__main__":
+    main()
