@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from statistics import fmean
 from typing import Any
 
 Record = dict[str, Any]
@@ -238,27 +237,7 @@ def flower_tls(measured: Record) -> str:
     return markdown(head, rows)
 
 
-def average(measured: Record) -> str:
-    """The same training, evaluated with its last weights and with their moving average."""
-    runs: dict[str, dict[str, list[float]]] = {}
-    for key, row in measured.items():
-        name, _, setting = key.split(" | ")
-        runs.setdefault(name, {}).setdefault(setting, []).append(100 * row["accuracy"])
-    head = ["CIFAR-10, 2,000 images", "last weights, %", "average 0.99, %", "seeds"]
-    rows = [
-        [
-            name,
-            *(f"{fmean(found[setting]):.1f}" for setting in ("average 0", "average 0.99")),
-            str(len(found["average 0"])),
-        ]
-        for name, found in runs.items()
-        if len(found.get("average 0", [])) == len(found.get("average 0.99", []))
-    ]
-    return markdown(head, rows)
-
-
 MEASURED = {
-    "average": average,
     "engine": engine,
     "fedgkt": fedgkt,
     "fedzkt": fedzkt,
