@@ -6,6 +6,7 @@ then teaches every device's model on generated inputs. There are no public data.
 
 Departures:
 - A device joins the ensemble with its first upload; Algorithm 3 has random models of devices that were never heard.
+- Equation 9 sums the cross-entropy over D_k; here both of its terms are divided by |D_k|, so that a batch is a mean.
 - The anchor begins after a device's first transfer: before it, equation 9 would hold the device at random weights.
 - Students keep the statistics of their batch normalisation, which are of real data that the server never sees.
 - What the paper leaves open: the generator (that of Truong et al., whom it cites), the global model (`models.server`),
@@ -117,8 +118,8 @@ class FedZKT(Method[State]):
     client_epochs: int = 5  # T_l
     iterations: int = 200  # n_D
     loss: Literal["sl", "kl", "l1"] = "sl"
-    mu: float = 1.0  # weight of the anchor to the received weights
-    milestones: Literal["run", "round", "none"] = "run"  # at 1/2 and 3/4 of these iterations both rates drop
+    anchor: float = 1.0  # times that of equation 9; 0: none, as in Algorithm 2
+    milestones: Literal["run", "round", "none"] = "run"  # at 1/2 and 3/4 of these iterations eta_S and eta_G drop
     factor: float = 0.3  # by which they drop
     generator: str = "generator"
     generator_lr: float = 1e-3  # of its Adam
@@ -128,7 +129,7 @@ class FedZKT(Method[State]):
     def __post_init__(self) -> None:
         for name in ("client_epochs", "iterations", "noise", "width"):
             at_least(name, getattr(self, name), 1)
-        at_least("mu", self.mu, 0)
+        at_least("anchor", self.anchor, 0)
         for name in ("factor", "generator_lr"):
             if not 0 < getattr(self, name) <= 1:
                 raise ExperimentError(f"{name} is {getattr(self, name)}; a number above 0, at most 1, is expected")
@@ -193,11 +194,12 @@ class FedZKT(Method[State]):
     def device_update(self, client: Client, request: Transferred) -> OnDeviceModel:
         """Algorithm 2: T_l epochs of equation 9."""
         model = client.model(request.weights)
-        anchor = {name: tensor.to(client.world.device) for name, tensor in (request.weights or {}).items()}
+        received = {name: tensor.to(client.world.device) for name, tensor in (request.weights or {}).items()}
+        mu = self.anchor / max(len(client.train), 1)  # 1 / |D_k| beside a mean is equation 9, which has a sum
 
         def l_k(batch: Batch) -> Tensor:
             value = F.cross_entropy(model(batch.images), batch.labels)
-            return value + self.mu * squared_distance(model, anchor) if anchor and self.mu else value
+            return value + mu * squared_distance(model, received) if received and mu else value
 
         loss = fit(client.optimizer(model), client.batches(epochs=self.client_epochs), l_k)
         return OnDeviceModel(model.state_dict(), loss)
@@ -218,7 +220,7 @@ class FedZKT(Method[State]):
         state.model.train()
         state.generator.train()
         for n, (z, again) in enumerate(self.noises(server, "to_global", pairs=True)):
-            self.set_rates(server, state, n)
+            self.drop_rates(server, state, n)
             x = state.generator(z)
             u, v = state.model(x), f_ens(x)
             if n == self.iterations - 1:
@@ -235,7 +237,8 @@ class FedZKT(Method[State]):
         """n_D times: every student learns from F on generated inputs (equation 8, KL)."""
         optimizer = server.optimizer(students)
         state.model.eval()
-        for (z,) in self.noises(server, "to_devices"):
+        for n, (z,) in enumerate(self.noises(server, "to_devices")):
+            set_rate(optimizer, server.rate() * self.dropped(server, n))  # eta_S, as of the global model
             with torch.no_grad():
                 x = state.generator(z)
                 teacher = state.model(x)
@@ -260,14 +263,19 @@ class FedZKT(Method[State]):
                 f"{server.world.server_optimizer.lr:g}, or another method.loss usually helps"
             )
 
-    def set_rates(self, server: Server, state: State, n: int) -> None:
-        """The learning rates of F and G in an iteration of this round."""
+    def drop_rates(self, server: Server, state: State, n: int) -> None:
+        """Set the learning rates of F and G, eta_S and eta_G, for an iteration of this round."""
+        dropped = self.dropped(server, n)
+        set_rate(state.optimizer, server.rate() * dropped)
+        set_rate(state.generator_optimizer, server.rate(self.generator_settings(server.world)) * dropped)
+
+    def dropped(self, server: Server, n: int) -> float:
+        """The share of the learning rates that the milestones leave in an iteration of this round."""
         done, of = n, self.iterations
         if self.milestones == "run":
             done, of = (server.round - 1) * self.iterations + n, server.rounds * self.iterations
         passed = (done >= of / 2) + (done >= of * 3 / 4) if self.milestones != "none" else 0
-        set_rate(state.optimizer, server.rate() * self.factor**passed)
-        set_rate(state.generator_optimizer, server.rate(self.generator_settings(server.world)) * self.factor**passed)
+        return self.factor**passed
 
     def device_model(self, server: Server, state: State, client: int) -> nn.Module:
         """A module of its own for a device."""

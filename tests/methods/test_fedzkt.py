@@ -29,6 +29,7 @@ from catchment.errors import Diverged, ExperimentError, ModelError
 from catchment.exchange.request import Request
 from catchment.learning.ensembles import Ensemble
 from catchment.learning.training import copy_weights
+from catchment.methods import fedzkt
 from catchment.methods.fedzkt import (
     LOSSES,
     FedZKT,
@@ -106,7 +107,7 @@ def trained(method, weights):
 
 
 def test_the_device_update_is_held_by_what_it_received():
-    """Equation 9 in two steps: the anchor pulls with 2 mu (w - w_received) from the second step on."""
+    """Equation 9 over |D_k| = 3 in two steps: its anchor pulls with 2 / 3 (w - w_received) from the second step on."""
     x, y = torch.tensor(ROWS), F.one_hot(torch.tensor(LABELS)).float()
 
     def g(w):
@@ -114,15 +115,19 @@ def test_the_device_update_is_held_by_what_it_received():
 
     received = torch.tensor([[0.5, -0.25], [0.0, 1.0]])
     first = received - g(received)
-    expected = first - (g(first) + 2 * 0.3 * (first - received))
-    found = trained(FedZKT(client_epochs=2, mu=0.3), {"1.weight": received})
-    torch.testing.assert_close(found, expected)
-    without = trained(FedZKT(client_epochs=2, mu=0.0), {"1.weight": received})
+    for anchor in (1.0, 0.3):
+        expected = first - (g(first) + anchor * 2 / 3 * (first - received))
+        found = trained(FedZKT(client_epochs=2, anchor=anchor), {"1.weight": received})
+        torch.testing.assert_close(found, expected)
+    as_printed = trained(FedZKT(client_epochs=2), {"1.weight": received})
+    torch.testing.assert_close(as_printed, first - (g(first) + 2 / 3 * (first - received)))
+    without = trained(FedZKT(client_epochs=2, anchor=0.0), {"1.weight": received})
     torch.testing.assert_close(without, first - g(first))
 
 
 def test_before_the_first_transfer_nothing_holds_the_device():
-    assert torch.equal(trained(FedZKT(client_epochs=2, mu=9.0), None), trained(FedZKT(client_epochs=2, mu=0.0), None))
+    held, free = (FedZKT(client_epochs=2, anchor=anchor) for anchor in (9.0, 0.0))
+    assert torch.equal(trained(held, None), trained(free, None))
 
 
 @pytest.mark.parametrize(
@@ -134,15 +139,18 @@ def test_before_the_first_transfer_nothing_holds_the_device():
         ("none", [[0] * 4] * 4),
     ],
 )
-def test_both_rates_drop_at_a_half_and_three_quarters(milestones, expected):
+def test_all_rates_drop_at_a_half_and_three_quarters(milestones, expected, monkeypatch):
+    """Those of the global model and the generator, and in the second half of a round those of the students."""
     world = zkt(iterations=4, milestones=milestones, generator_lr=0.002)
-    server = Server(world)
-    state = world.method.init(server)
+    server, state = begun(world)
+    stepped = []
+    monkeypatch.setattr(fedzkt, "_step", lambda optimizer, loss: stepped.append(optimizer.param_groups[0]["lr"]))
     for server.round, drops in enumerate(expected, start=1):
-        for n, dropped in enumerate(drops):
-            world.method.set_rates(server, state, n)
-            assert state.optimizer.param_groups[0]["lr"] == pytest.approx(0.01 * 0.3**dropped)
-            assert state.generator_optimizer.param_groups[0]["lr"] == pytest.approx(0.002 * 0.3**dropped)
+        stepped.clear()
+        world.method.server_update(server, state, active=[0])
+        generator, model, students = stepped[:8:2], stepped[1:8:2], stepped[8:]
+        assert generator == pytest.approx([0.002 * 0.3**dropped for dropped in drops])
+        assert model == students == pytest.approx([0.01 * 0.3**dropped for dropped in drops])
 
 
 # ---- the server --------------------------------------------------------------------------------------------------
@@ -332,7 +340,7 @@ def test_what_cannot_work_is_refused_before_anything_runs(change, words):
 
 @pytest.mark.parametrize(
     ("option", "words"),
-    [({"iterations": 0}, "iterations is 0"), ({"mu": -1}, "mu is -1"), ({"factor": 0.0}, r"factor is 0\.0"),
+    [({"iterations": 0}, "iterations is 0"), ({"anchor": -1}, "anchor is -1"), ({"factor": 0.0}, r"factor is 0\.0"),
      ({"generator_lr": 2.0}, r"generator_lr is 2\.0; a number above 0, at most 1")],
 )  # fmt: skip
 def test_wrong_options_are_refused(option, words):
@@ -377,7 +385,7 @@ def test_devices_that_misbehave_are_left_out_with_a_reason_and_the_run_goes_on(t
     for record in rounds:
         said = {event["client"]: (event["what"], event["why"]) for event in record["events"]}
         assert said[0][0] == said[1][0] == said[2][0] == "refused"
-        assert "there is no place for a tensor" in said[0][1]
+        assert "is expected" in said[0][1]
         assert "size 0 should be" in said[1][1]
         assert "weights has the norm nan" in said[2][1]
         assert (said[3] == ("failed", "the device is gone")) if record["round"] > 1 else (3 not in said)
@@ -452,6 +460,6 @@ def test_every_option_reaches_the_computation():
                 "fedzkt", method={"name": "fedzkt", "iterations": 2, "width": 4, "noise": 10, **option}, rounds=2
             )
         )["fingerprint"]
-        for option in ({}, {"loss": "kl"}, {"loss": "l1"}, {"mu": 0.0}, {"milestones": "none"})
+        for option in ({}, {"loss": "kl"}, {"loss": "l1"}, {"anchor": 0.0}, {"milestones": "none"})
     ]
     assert len(set(results)) == len(results)

@@ -135,11 +135,12 @@ def test_heterogeneous_clients_of_fedgems_are_those_of_table_11():
 @pytest.mark.parametrize(
     ("study", "label", "method", "rounds", "server", "partition"),
     [
-        ("table1", "MNIST, FedZKT", {"client_epochs": 5, "iterations": 200, "loss": "sl", "mu": 1.0}, 50, "cnn", "iid"),
+        ("table1", "MNIST, FedZKT", {"client_epochs": 5, "iterations": 200, "loss": "sl"}, 50, "cnn", "iid"),
         ("table1", "CIFAR-10, FedZKT", {"client_epochs": 10, "iterations": 500}, 100, "resnet18", "iid"),
         ("table2", "5 classes per device, KL-divergence", {"iterations": 500, "loss": "kl"}, 100, "resnet18",
          "classes_per_client"),
-        ("table4", "Dirichlet(0.5), no anchor", {"iterations": 500, "mu": 0.0}, 100, "resnet18", "dirichlet"),
+        ("table4", "Dirichlet(0.5), no anchor", {"iterations": 500, "anchor": 0.0}, 100, "resnet18", "dirichlet"),
+        ("table4", "Dirichlet(0.5), anchor", {"iterations": 500, "anchor": 1.0}, 100, "resnet18", "dirichlet"),
         ("figure6", "MNIST, 20 % active", {"iterations": 200}, 50, "cnn", "iid"),
     ],
 )  # fmt: skip
@@ -151,6 +152,15 @@ def test_fedzkt_has_the_papers_settings(study, label, method, rounds, server, pa
     for own in (row.optimizer.client, row.optimizer.server):
         assert (own.name, own.lr, own.weight_decay, own.momentum, own.batch_size) == ("sgd", 0.01, 5e-4, 0.0, 256)
     assert (row.data.train, row.data.test) == (None, None)
+
+
+@pytest.mark.parametrize("scale", [PAPER, "small"])
+def test_fedzkt_has_an_anchor_where_data_are_not_iid(scale):
+    """Equation 9 is for these; Algorithm 2 has none."""
+    files = [file for file in STUDIES if file.startswith("fedzkt/") and file != "fedzkt/table4.toml"]
+    rows = [Experiment.from_dict(row.settings) for file in files for row in StudyFile.load(ROOT / file, scale).rows]
+    anchors = {(row.data.partition["name"] == "iid", row.method["anchor"]) for row in rows if "anchor" in row.method}
+    assert anchors == {(True, 0.0), (False, 1.0)}
 
 
 load_once = functools.cache(data.load)
