@@ -1,3 +1,3 @@
-"""The version, as `pyproject.toml` has it."""
+"""The version of the package, which `pyproject.toml` reads here."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -2,7 +2,6 @@
 
 import ast
 import inspect
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -68,9 +67,10 @@ def test_what_a_public_class_offers_is_explained(name):
             assert function.__doc__, member
 
 
-def test_the_version_is_that_of_the_package():
-    pyproject = Path(catchment.__file__).parents[1] / "pyproject.toml"
-    assert catchment.__version__ == tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]["version"]
+def test_the_changelog_begins_with_this_version():
+    changelog = (Path(catchment.__file__).parents[1] / "CHANGELOG.md").read_text(encoding="utf-8")
+    first = next(line for line in changelog.splitlines() if line.startswith("## "))
+    assert first == f"## {catchment.__version__}"
 
 
 def test_type_checkers_see_the_same_names_as_programs():
