@@ -10,13 +10,14 @@ all others.
 from __future__ import annotations
 
 import itertools
+import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from catchment.config.tables import merged
+from catchment.config.tables import merged, read_file, shown
 from catchment.errors import ExperimentError
 from catchment.names import did_you_mean
 
@@ -27,6 +28,8 @@ _KEYS = _PART | {
     "name", "title", "note", "extends", "seeds", "columns", "reference", "across", "row", "axes", "when", "exclude",
     "paper", "group",
 }  # fmt: skip
+_OF_SCALE = {"use", "experiment", "note", "seeds", "columns", "reference", "across"}
+_RELATIVE = re.compile("difference|.* / reference")  # columns that need a reference
 
 
 @dataclass(frozen=True)
@@ -59,8 +62,10 @@ class StudyFile:
         """Read a study file and those that it extends."""
         path = Path(path)
         table = _read(path)
-        if not table.keys() & {"row", "axes", "experiment"}:  # an experiment file: a study of one row
-            table = {"title": table.get("name", path.stem), "row": [{"label": path.stem, "experiment": table}]}
+        if not table.keys() & _KEYS - {"name"}:  # an experiment file: a study of one row
+            table = read_file(path)  # again, by the rules of experiment files that extend each other
+            title, seed = table.get("name", path.stem), table.pop("seed", 0)
+            table = {"title": title, "seeds": [seed], "row": [{"label": path.stem, "experiment": table}]}
         try:
             return _study(table, path, scale)
         except ExperimentError as error:
@@ -68,7 +73,7 @@ class StudyFile:
 
     def varied(self, values: Mapping[str, Sequence[Any]]) -> StudyFile:
         """Every row with every combination of other settings, by dotted keys; `seed` sets the seeds."""
-        seeds = tuple(values.get("seed", self.seeds))
+        seeds = distinct_seeds(values.get("seed", self.seeds))
         keys = [key for key in values if key != "seed"]
         rows = tuple(
             Row(
@@ -81,6 +86,7 @@ class StudyFile:
             for row in self.rows
             for combination in itertools.product(*(values[key] for key in keys))
         )
+        _check_labels([row.label for row in rows])
         return replace(self, rows=rows, seeds=seeds, reference=None if keys else self.reference)
 
     @staticmethod
@@ -89,30 +95,55 @@ class StudyFile:
         return [PAPER, *_read(Path(path)).get("scale", {})]
 
 
+def distinct_seeds(seeds: Any) -> tuple[int, ...]:
+    """Seeds as they are given, if they are some, and each is another one."""
+    if not isinstance(seeds, list | tuple | range) or not all(type(seed) is int and seed >= 0 for seed in seeds):
+        raise ExperimentError(
+            f"seeds is {shown(seeds)}; a list of whole numbers is expected, such as seeds = [0, 1, 2]"
+        )
+    if not seeds:
+        raise ExperimentError("seeds is an empty list; at least one is expected, such as seeds = [0]")
+    for seed in seeds:
+        if seeds.count(seed) > 1:
+            raise ExperimentError(
+                f"seeds has {seed} {seeds.count(seed)} times; equal seeds give equal runs: name it once"
+            )
+    return tuple(seeds)
+
+
 def _study(table: Table, path: Path, scale: str) -> StudyFile:
-    for key in table.keys() - _KEYS:
-        raise ExperimentError(f'unknown key "{key}"; {did_you_mean(key, _KEYS)}')
+    _check_form(table)
     scales = [PAPER, *table.get("scale", {})]
     if scale not in scales:
         raise ExperimentError(f'there is no scale "{scale}"; {did_you_mean(scale, scales)}')
     rows = tuple(_rows(table, scale))
     if not rows:
-        raise ExperimentError("there are no rows; write [[row]] tables or [axes]")
+        left_out = "[axes] leave no row: one is empty, or [[exclude]] leaves out every combination"
+        raise ExperimentError(left_out if "axes" in table else "there are no rows; write [[row]] tables or [axes]")
     labels = [row.label for row in rows]
-    for label in labels:
-        if labels.count(label) > 1:
-            raise ExperimentError(f'{labels.count(label)} rows are called "{label}"; each needs a label of its own')
+    _check_labels(labels)
     chosen = {**table, **table.get("scale", {}).get(scale, {})}
     known: Table = {key: chosen[key] for key in ("note", "reference", "across") if key in chosen}
     known |= {key: tuple(chosen[key]) for key in ("seeds", "columns") if key in chosen}
     reference, across = known.get("reference"), known.get("across")
     if reference is not None and reference not in labels:
         raise ExperimentError(f'reference is "{reference}", which is no row; {did_you_mean(reference, labels)}')
+    for column in known.get("columns", ()) if reference is None else ():
+        if _RELATIVE.fullmatch(column):
+            raise ExperimentError(
+                f'the column "{column}" needs a reference; write reference = "{labels[0]}", or another'
+            )
     if across is not None and across not in table.get("axes", {}):
         raise ExperimentError(f'across is "{across}", which is no axis; {did_you_mean(across, table.get("axes", {}))}')
     name = table.get("name", f"{path.resolve().parent.name}-{path.stem}")
     title = table.get("title", path.stem)
     return StudyFile(name, scale, title, rows, path=str(path.resolve().parent), **known)
+
+
+def _check_labels(labels: Sequence[str]) -> None:
+    for label in labels:
+        if labels.count(label) > 1:
+            raise ExperimentError(f'{labels.count(label)} rows are called "{label}"; each needs a label of its own')
 
 
 def _text(value: Any) -> str:
@@ -134,23 +165,16 @@ def _with(settings: Table, changes: Mapping[str, Any]) -> Table:
 
 def _rows(table: Table, scale: str) -> Iterator[Row]:
     groups = table.get("group", {})
-    for name, group in groups.items():
-        _check_part(group, f"group.{name}", _PART)
     axes: dict[str, Table] = table.get("axes", {})
     papers = table.get("paper", {})
     for names in itertools.product(*(axis for axis in axes.values())) if axes else ():
         values = dict(zip(axes, names))
         if any(_matches(values, rule) for rule in table.get("exclude", ())):
             continue
-        parts = [_check_part(axes[axis][value], f"axes.{axis}.{value}", _PART) for axis, value in values.items()]
-        for case in table.get("when", ()):
-            _check_part(case, "when", _PART | {"axes"})
-            parts += [case] if _matches(values, case.get("axes", {})) else []
+        parts = [axes[axis][value] for axis, value in values.items()]
+        parts += [case for case in table.get("when", ()) if _matches(values, case.get("axes", {}))]
         yield Row(", ".join(filter(None, names)), _settings([table, *parts], groups, scale), _at(papers, names), values)
-    for number, row in enumerate(table.get("row", ())):
-        _check_part(row, f"row {number + 1}", _PART | {"label", "paper"})
-        if "label" not in row:
-            raise ExperimentError(f"row {number + 1} has no label")
+    for row in table.get("row", ()):
         yield Row(row["label"], _settings([table, row], groups, scale), row.get("paper"))
 
 
@@ -162,6 +186,8 @@ def _settings(parts: Sequence[Table], groups: Table, scale: str) -> Table:
     for part in parts:
         for user in (*_used(part, groups), part):
             found = merged(found, _of_part(user.get("scale", {}).get(scale, {}), groups))
+    if "seed" in found:
+        raise ExperimentError(f"experiment.seed is {shown(found['seed'])}; a study has a list: seeds = [0, 1, 2]")
     return found
 
 
@@ -172,25 +198,22 @@ def _of_part(part: Table, groups: Table) -> Table:
     return merged(found, part.get("experiment", {}))
 
 
-def _used(part: Table, groups: Table) -> list[Table]:
+def _used(part: Table, groups: Table, users: tuple[str, ...] = ()) -> list[Table]:
     """The groups that a part uses, and those that these use, each before its user."""
     names = part.get("use", [])
     found: list[Table] = []
     for name in [names] if isinstance(names, str) else names:
         if name not in groups:
             raise ExperimentError(f'use = "{name}" names no group; {did_you_mean(name, groups)}')
-        found += [*_used(groups[name], groups), groups[name]]
+        if name in users:
+            raise ExperimentError(f"groups use each other in a circle: {' -> '.join((*users, name))}")
+        found += [*_used(groups[name], groups, (*users, name)), groups[name]]
     return found
 
 
 def _matches(values: Mapping[str, str], rule: Table) -> bool:
     """Whether a combination has these values, each one value or a list of some."""
-    for axis, wanted in rule.items():
-        if axis not in values:
-            raise ExperimentError(f'there is no axis "{axis}"; {did_you_mean(axis, values)}')
-        if values[axis] not in ([wanted] if isinstance(wanted, str) else wanted):
-            return False
-    return True
+    return all(values[axis] in ([wanted] if isinstance(wanted, str) else wanted) for axis, wanted in rule.items())
 
 
 def _at(papers: Any, names: Sequence[str]) -> float | str | None:
@@ -202,12 +225,111 @@ def _at(papers: Any, names: Sequence[str]) -> float | str | None:
     return papers if isinstance(papers, int | float | str) else None
 
 
-def _check_part(part: Any, where: str, known: set[str]) -> Table:
-    if not isinstance(part, dict):
-        raise ExperimentError(f"{where} is {part!r}; a table is expected")
-    for key in part.keys() - known:
+# ---- the form of a file ------------------------------------------------------------------------------------------
+
+
+def _check_form(table: Table) -> None:
+    """Refuse what is misspelt or of another kind wherever it stands, at the scale that is asked for or not."""
+    for key in table.keys() - _KEYS:
+        raise ExperimentError(f'unknown key "{key}"; {did_you_mean(key, _KEYS)}')
+    scales = _tables(table.get("scale", {}), "scale")
+    for scale, part in scales.items():
+        _check_part(part, f"scale.{scale}", _OF_SCALE, {})
+    for place in (table, *scales.values()):
+        _check_values(place)
+    name = table.get("name", "")
+    if "name" in table and (not name or "/" in name or "\\" in name or name.startswith(".")):
+        raise ExperimentError(
+            f'name is "{name}"; files are called by it: it cannot be empty, have slashes or begin with a dot'
+        )
+    _check_part({key: table[key] for key in table.keys() & {"use", "experiment"}}, "the study", _PART, scales)
+    for group, part in _tables(table.get("group", {}), "group").items():
+        _check_part(part, f"group.{group}", _PART, scales)
+    axes = _tables(table.get("axes", {}), "axes")
+    for axis, values in axes.items():
+        for value, part in _tables(values, f"axes.{axis}").items():
+            _check_part(part, f"axes.{axis}.{value}", _PART, scales)
+    for case in _tables_in_list(table, "when"):
+        _check_part(case, "when", _PART | {"axes"}, scales)
+        _check_rule(_tables(case.get("axes", {}), "when.axes"), axes)
+    for rule in _tables_in_list(table, "exclude"):
+        _check_rule(rule, axes)
+    if "paper" in table:
+        _check_paper(table["paper"], list(axes.items()), "paper")
+    for number, row in enumerate(_tables_in_list(table, "row"), start=1):
+        _check_part(row, f"row {number}", _PART | {"label", "paper"}, scales)
+        if "label" not in row:
+            raise ExperimentError(f"row {number} has no label")
+        if not isinstance(row["label"], str):
+            raise ExperimentError(f"the label of row {number} is {shown(row['label'])}; text in quotes is expected")
+        _check_paper(row.get("paper", 0), [], f"paper of row {number}")
+
+
+def _check_values(table: Table) -> None:
+    """The kinds of what is no table."""
+    for key in ("name", "title", "note", "reference", "across"):
+        if not isinstance(table.get(key, ""), str):
+            raise ExperimentError(f"{key} is {shown(table[key])}; text in quotes is expected")
+    distinct_seeds(table.get("seeds", [0]))
+    columns = table.get("columns", ["accuracy"])
+    if not isinstance(columns, list) or not columns or not all(isinstance(column, str) for column in columns):
+        raise ExperimentError(
+            f'columns is {shown(columns)}; a list of names is expected, such as columns = ["accuracy"]'
+        )
+
+
+def _check_part(part: Any, where: str, known: set[str], scales: Table) -> None:
+    for key in _tables(part, where).keys() - known:
         raise ExperimentError(f'unknown key "{key}" in {where}; {did_you_mean(key, known)}')
-    return part
+    _tables(part.get("experiment", {}), f"experiment of {where}")
+    names = part.get("use", [])
+    if not isinstance(names, str) and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+        raise ExperimentError(f"use is {shown(names)} in {where}; the name of a group or a list of names is expected")
+    for scale, inner in _tables(part.get("scale", {}), f"scale of {where}").items() if "scale" in known else ():
+        if scale not in scales and scale != PAPER:
+            raise ExperimentError(
+                f'{where} has settings for scale "{scale}", which is none; {did_you_mean(scale, scales)}'
+            )
+        _check_part(inner, f"scale.{scale} of {where}", {"use", "experiment"}, scales)
+
+
+def _check_rule(rule: Table, axes: Table) -> None:
+    """The axes and their values that `exclude` or `when` name."""
+    for axis, wanted in rule.items():
+        if axis not in axes:
+            raise ExperimentError(f'there is no axis "{axis}"; {did_you_mean(axis, axes)}')
+        for value in wanted if isinstance(wanted, list) else [wanted]:
+            if value not in axes[axis]:
+                raise ExperimentError(
+                    f"{axis} = {shown(value)} is no value of that axis; {did_you_mean(str(value), axes[axis])}"
+                )
+
+
+def _check_paper(papers: Any, axes: Sequence[tuple[str, Table]], where: str) -> None:
+    """Numbers or words in tables by the values of the axes."""
+    if isinstance(papers, dict) and axes:
+        (axis, values), *others = axes
+        for value, inner in papers.items():
+            if value not in values:
+                raise ExperimentError(
+                    f'{where} has "{value}", which is no value of axis {axis}; {did_you_mean(value, values)}'
+                )
+            _check_paper(inner, others, f"{where}.{value}")
+    elif not isinstance(papers, int | float | str):
+        raise ExperimentError(f"{where} is {shown(papers)}; a number or text is expected")
+
+
+def _tables(value: Any, where: str) -> Table:
+    if not isinstance(value, dict):
+        raise ExperimentError(f"{where} is {shown(value)}; a table is expected")
+    return value
+
+
+def _tables_in_list(table: Table, key: str) -> list[Table]:
+    found = table.get(key, [])
+    if not isinstance(found, list):
+        raise ExperimentError(f"{key} is not a list of tables; write [[{key}]] above each")
+    return [_tables(one, f"{key} {number}") for number, one in enumerate(found, start=1)]
 
 
 # ---- files -------------------------------------------------------------------------------------------------------
@@ -227,8 +349,11 @@ def _read(path: Path, users: tuple[Path, ...] = ()) -> Table:
     except tomllib.TOMLDecodeError as error:
         raise ExperimentError(f"{path} is not valid TOML: {error}") from None
     extends = table.pop("extends", [])
+    names = [extends] if isinstance(extends, str) else extends
+    if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+        raise ExperimentError(f"extends is {shown(extends)} in {path}; a file or a list of files is expected")
     found: Table = {}
-    for name in [extends] if isinstance(extends, str) else extends:
+    for name in names:
         found = _over(found, _read(path.parent / name, (*users, path)))
     return _over(found, table)
 
@@ -237,7 +362,7 @@ def _over(earlier: Table, later: Table) -> Table:
     """Two study tables key by key; settings of experiments by the rules of experiments."""
     found = dict(earlier)
     for key, value in later.items():
-        if key == "experiment":
+        if key == "experiment" and isinstance(value, dict):
             found[key] = merged(earlier.get(key, {}), value)
         elif isinstance(value, dict) and isinstance(earlier.get(key), dict):
             found[key] = _over(earlier[key], value)

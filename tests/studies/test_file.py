@@ -99,6 +99,14 @@ def test_an_experiment_file_is_a_study_of_one_row(tmp_path):
     assert [(row.label, row.settings) for row in file.rows] == [("mine", {"rounds": 3, "method": {"name": "fedavg"}})]
 
 
+def test_an_experiment_file_keeps_its_seed_and_what_it_extends(tmp_path):
+    (tmp_path / "base.toml").write_text('seed = 5\nmethod = { name = "fedprox", mu = 1.0 }')
+    (tmp_path / "mine.toml").write_text('extends = "base.toml"\nmethod.name = "fedavg"')
+    file = StudyFile.load(tmp_path / "mine.toml")
+    assert file.seeds == (5,)
+    assert file.rows[0].settings == {"method": {"name": "fedavg"}}  # another name starts afresh
+
+
 def test_settings_can_be_varied_without_a_file(tmp_path):
     (tmp_path / "mine.toml").write_text('rounds = 3\nmethod = { name = "fedprox", mu = 1.0 }')
     file = StudyFile.load(tmp_path / "mine.toml")
@@ -108,6 +116,11 @@ def test_settings_can_be_varied_without_a_file(tmp_path):
     assert varied.rows[2].settings["method"] == {"name": "fedprox", "mu": 1.0}
     assert varied.rows[1].settings["data"] == {"clients": 4}
     assert varied.seeds == (0, 1, 2)
+
+
+def test_values_that_give_a_row_twice_are_refused(study):
+    with pytest.raises(ExperimentError, match='2 rows are called "IID, FedAvg, 2"'):
+        StudyFile.load(study).varied({"data.clients": [2, 2]})
 
 
 @pytest.mark.parametrize(
@@ -126,6 +139,31 @@ def test_settings_can_be_varied_without_a_file(tmp_path):
         ("[[row]\n", "is not valid TOML"),
         ("extends = 'none.toml'\n[[row]]\nlabel = 'a'", "there is no study file"),
         ("extends = 'study.toml'\n[[row]]\nlabel = 'a'", "extend each other in a circle"),
+        ("extends = 3\n[[row]]\nlabel = 'a'", "extends is 3 in"),
+        ("[[row]]\nlabel = 'a'\nuse = 'x'\n[group]\nx.use = 'y'\ny.use = 'x'", "in a circle: x -> y -> x"),
+        ("seeds = []\n[[row]]\nlabel = 'a'", "seeds is an empty list"),
+        ("seeds = [0, 1, 0]\n[[row]]\nlabel = 'a'", "seeds has 0 2 times"),
+        ("seeds = 3\n[[row]]\nlabel = 'a'", "seeds is 3; a list of whole numbers is expected"),
+        ("columns = 'accuracy'\n[[row]]\nlabel = 'a'", 'columns is the text "accuracy"; a list of names'),
+        ("columns = ['difference']\n[[row]]\nlabel = 'a'", 'the column "difference" needs a reference'),
+        ("reference = 3\n[[row]]\nlabel = 'a'", "reference is 3; text in quotes is expected"),
+        ("name = 'a/b'\n[[row]]\nlabel = 'a'", 'name is "a/b"; files are called by it'),
+        ("[[row]]\nlabel = 3", "the label of row 1 is 3; text in quotes is expected"),
+        ("[row]\nlabel = 'a'", "write [[row]] above each"),
+        ("[[row]]\nlabel = 'a'\nuse = 3", "use is 3 in row 1"),
+        ("[[row]]\nlabel = 'a'\nexperiment = 3", "experiment of row 1 is 3; a table is expected"),
+        ("[[row]]\nlabel = 'a'\nexperiment.seed = 3", "experiment.seed is 3; a study has a list"),
+        ("[axes.data]\nA = {}\n[exclude]\ndata = 'A'", "write [[exclude]] above each"),
+        ("[axes.data]\nA = {}\n[[exclude]]\ndata = 'AA'", 'data = the text "AA" is no value of that axis'),
+        ("[axes.data]\nA = {}\n[[when]]\naxes.data = ['A', 'B']", 'data = the text "B" is no value of that axis'),
+        ("[axes.data]\nA = {}\n[[exclude]]\ndata = 'A'", "[axes] leave no row"),
+        ("[axes.data]\nA = {}\n[paper]\nAA = 3", 'paper has "AA", which is no value of axis data; did you mean "A"?'),
+        ("axes = 'data'", 'axes is the text "data"; a table is expected'),
+        ("group = 'x'\n[[row]]\nlabel = 'a'", 'group is the text "x"; a table is expected'),
+        ("[scale.small]\ncolums = []\n[[row]]\nlabel = 'a'", 'unknown key "colums" in scale.small'),
+        ("[[row]]\nlabel = 'a'\nscale.smal = {}\n[scale.small]", 'scale "smal", which is none; did you mean "small"?'),
+        ("[[row]]\nlabel = 'a'\nscale.small.rounds = 1\n[scale.small]", 'unknown key "rounds" in scale.small of row 1'),
+        ("title = 'Nothing'", "there are no rows"),
     ],
 )
 def test_what_is_wrong_is_one_sentence_with_the_file(tmp_path, text, sentence):
