@@ -41,8 +41,9 @@ from catchment.data import Batch
 from catchment.errors import ExperimentError, ModelError, at_least
 from catchment.exchange.payload import Payload
 from catchment.families.features import FeatureStore
+from catchment.families.stems import extractor_of, first_weights, trained_stem
 from catchment.learning.losses import distillation
-from catchment.learning.training import Weights, copy_weights, fit, load_weights, tensors_of
+from catchment.learning.training import Weights, fit, load_weights, tensors_of
 from catchment.models import check_pair
 from catchment.randomness import torch_generator
 
@@ -163,7 +164,7 @@ class FedGKT(Method[State]):
     def round(self, server: Server, state: State, fleet: Fleet) -> None:
         """Algorithm 1: local training in parallel, server training on all uploads, transfer back."""
         if server.round == 1 and self.stem_epochs:
-            state.stem = self.trained_stem(server)
+            state.stem = trained_stem(server, self.stem_epochs)
         if self.asynchronous:
             self.asynchronous_round(server, state, fleet)
             return
@@ -187,17 +188,6 @@ class FedGKT(Method[State]):
             send([reply.client])
 
     # ---- the server ----
-
-    def trained_stem(self, server: Server) -> Weights:
-        """The extractor that all clients begin with, after some epochs on public data."""
-        model = server.world.client_architectures[0].build()
-        settings = server.world.client_optimizer
-        assert server.public is not None  # checked before the run
-        public = server.batches(server.public, settings.batch_size, epochs=self.stem_epochs)
-        fit(
-            settings.build(model.parameters()), public, lambda batch: F.cross_entropy(model(batch.images), batch.labels)
-        )
-        return {name: tensor.cpu() for name, tensor in extractor_of(copy_weights(model)).items()}
 
     def start(self, world: World, state: State, client: int) -> Weights | None:
         """Weights that a client begins with and cannot make itself; None if there are none."""
@@ -375,24 +365,3 @@ class FedGKT(Method[State]):
     def server_model(self, server: Server, state: State) -> nn.Module:
         """The server's half, which takes features."""
         return state.model
-
-
-def extractor_of(weights: Weights) -> Weights:
-    """The part of a model's weights that is its extractor's, by the names of the model."""
-    return {name: tensor for name, tensor in weights.items() if name.startswith("extractor.")}
-
-
-def first_weights(world: World, client: int, start: Weights | None) -> Weights:
-    """What a client begins with: a head of its own on the stem that all share, and over both what the server sent."""
-    return {**world.first_weights(client), **random_stem(world, client), **(start or {})}
-
-
-def random_stem(world: World, client: int) -> Weights:
-    """The first weights that extractors of one kind share, whatever the heads on them."""
-
-    def kind(stem: Weights) -> dict[str, torch.Size]:
-        return {name: tensor.shape for name, tensor in stem.items()}
-
-    own = extractor_of(world.client_architecture(client).facts.initial)
-    stems = (extractor_of(architecture.facts.initial) for architecture in world.client_architectures)
-    return next(stem for stem in stems if kind(stem) == kind(own))

@@ -10,7 +10,7 @@ from worlds import experiment
 
 from catchment import models
 from catchment.core.server import Server
-from catchment.methods.fedgkt import first_weights
+from catchment.families.stems import first_weights
 
 
 def same(one, other):

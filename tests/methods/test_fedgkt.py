@@ -25,6 +25,7 @@ from catchment.data import Batch
 from catchment.errors import ExperimentError, ModelError
 from catchment.exchange.request import Request
 from catchment.families.features import FeatureStore
+from catchment.families.stems import trained_stem
 from catchment.learning.losses import distillation
 from catchment.methods.fedgkt import FedGKT, Feedback, Knowledge, State
 from catchment.report import write_report
@@ -305,7 +306,7 @@ def test_pretrained_weights_reach_every_client_by_message_alone(tmp_path):
 def test_a_stem_is_trained_on_public_data():
     e = experiment("fedgkt", method={"name": "fedgkt", "stem_epochs": 2}, data={"public": 0.3})
     world = e.build_world()
-    stem = world.method.trained_stem(Server(world))
+    stem = trained_stem(Server(world), epochs=2)
     first = {n: w for n, w in world.client_architecture(0).facts.initial.items() if n.startswith("extractor.")}
     assert stem.keys() == first.keys()
     assert any(not torch.equal(stem[name], first[name]) for name in stem)
