@@ -1,4 +1,4 @@
-"""Errors that speak to people: one sentence that says what was given, what was expected, where, and the fix."""
+"""Errors for people: one sentence that says what was given, what was expected, where, and the likely fix."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class WireError(CatchmentError):
 
 
 class ProtocolError(CatchmentError):
-    """A method used the waist in a way that cannot work on every transport."""
+    """A method used the fleet, a client or a payload in a way that cannot work on every transport."""
 
 
 def at_least(name: str, value: float, least: float) -> None:
@@ -53,7 +53,7 @@ def at_least(name: str, value: float, least: float) -> None:
 
 
 def printable(text: object, most: int = 300) -> str:
-    """A text from another machine as one line that a terminal or a log can show: no control characters, and short."""
+    """A text from another machine as one short line, without control characters, for a terminal or a log."""
     line = "".join(c if c.isprintable() else " " for c in str(text)[: 4 * most])
     line = " ".join(line.split())
     return line if len(line) <= most else line[: most - 3] + "..."
@@ -61,7 +61,7 @@ def printable(text: object, most: int = 300) -> str:
 
 @contextmanager
 def needs(what: str, extra: str) -> Iterator[None]:
-    """Around imports of packages that not every install has: a missing one is a sentence that names the extra."""
+    """Around imports of optional packages: a missing one becomes an error that names the extra to install."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""Files that are either as they were or as they shall be, directories for their owner alone, and one lock."""
+"""Atomic writes, directories that only their owner can read, and a file lock."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from catchment.errors import RunError, UserError
 
 
 def write_atomically(path: Path, content: bytes | Iterable[bytes | memoryview]) -> None:
-    """Write a file, given whole or in parts, so that it is either the old one or the new one, whatever happens."""
+    """Write a file, given whole or in parts; after a crash it is either the old one or the new one, never a mixture."""
     temporary = path.with_name(path.name + ".part")
     try:
         with temporary.open("wb") as file:
@@ -36,13 +36,13 @@ def write_atomically(path: Path, content: bytes | Iterable[bytes | memoryview]) 
 
 
 def private_directory(path: Path) -> Path:
-    """Make a directory for its owner alone; one that is there stays as its owner made it."""
+    """Make a directory that only its owner can read; an existing one keeps its mode."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     return path
 
 
 def private_directories(folder: Path) -> None:
-    """A folder for its owner alone, and those above it that are missing."""
+    """Make a folder and its missing parents, readable by their owner alone."""
     for missing in reversed([f for f in (folder, *folder.parents) if not f.exists()]):
         missing.mkdir(mode=0o700, exist_ok=True)
 
@@ -52,7 +52,7 @@ class InUse(UserError):
 
 
 class FileLock:
-    """A lock on a file, which is made if it is missing, or on a directory, until it is closed or the process ends."""
+    """A lock on a directory, or on a file, which is made if missing; held until it is closed or the process ends."""
 
     def __init__(self, path: Path, held_by: str) -> None:
         self._descriptor: int | None = None
@@ -68,7 +68,7 @@ class FileLock:
             raise InUse(f"{path} is in use: another process is {held_by}") from None
 
     def close(self) -> None:
-        """Let others have it."""
+        """Release the lock."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

@@ -1,4 +1,4 @@
-"""Start an experiment or go on with one, on the engine that it names."""
+"""Start or resume a run, on the engine that its experiment names."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def run(experiment: Experiment, out: str | Path | None = None, *, observe: Obser
 
 
 def resume(out: str | Path, *, observe: Observer | None = None) -> Record:
-    """Go on with the run in a directory from its last checkpoint; a finished run is left as it is."""
+    """Resume the run in a directory from its last checkpoint; a finished run is left as it is."""
     directory = Path(out)
     if (directory / RESULT).exists():
         return json.loads((directory / RESULT).read_text())  # type: ignore[no-any-return]
@@ -37,7 +37,7 @@ def resume(out: str | Path, *, observe: Observer | None = None) -> Record:
 
 
 def carry_on(experiment: Experiment, directory: Path, *, observe: Observer | None = None) -> Record:
-    """Do what is left of the run in a directory, whose experiment is given."""
+    """Do the remaining rounds of the run in a directory, whose experiment is given."""
     process.set_up()
     if experiment.engine == "flower":
         from catchment.flower.federation import federate

@@ -48,7 +48,7 @@ def resolve(kind: str, name: str, builtin: Mapping[str, Any]) -> Any:
 
 
 def call_with_known(function: Callable[..., Any], **arguments: Any) -> Any:
-    """Call a user's function with those of our arguments that it names; it need not know the others."""
+    """Call a user's function with those of our arguments that its signature names."""
     parameters = signature(function).parameters
     if not any(p.kind is Parameter.VAR_KEYWORD for p in parameters.values()):
         arguments = {name: value for name, value in arguments.items() if name in parameters}

@@ -1,6 +1,6 @@
-"""What a process that trains asks of its C libraries.
+"""Settings of the C libraries under PyTorch: threads and memory.
 
-Everything here is about speed, none of it about results, and what the user has set in the environment stays.
+They change speed, never results, and do not override what the user has set in the environment.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # values of M_TRIM_TH
 
 
 def set_up() -> None:
-    """Threads that sleep while they wait, and memory that stays for the next batch.
+    """Let idle OpenMP threads sleep, and keep freed memory for the next batch.
 
-    OpenMP reads its variable when PyTorch is imported: the command calls this before. In a process that has imported
-    PyTorch already, the variable counts for the processes that it starts, and the memory for itself.
+    OpenMP reads its variable when PyTorch is imported, so the command calls this before. Where PyTorch is imported
+    already, the thread setting only reaches child processes; the memory setting takes effect at once.
     """
-    # Spinning OpenMP threads take the cores from workers and from other processes, and small models pay most for it.
+    # Spinning OpenMP threads take cores from workers and from other processes, which slows small models most.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if not any(name.startswith(("MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD")) for name in os.environ):
         keep_freed_memory()
 
 
 def keep_freed_memory() -> bool:
-    """Do not hand freed memory back to the system; True if the C library (glibc) took it.
+    """Do not return freed memory to the system; True if the C library (glibc) accepted the settings.
 
-    glibc by default returns large blocks at once and fetches zeroed pages for the next batch, so that training a small
-    CNN spends much of its time on page faults. One arena for all threads lets workers use each other's memory.
+    By default glibc returns large blocks at once and fetches zeroed pages for the next batch, so that training a small
+    CNN spends much of its time on page faults. One arena for all threads lets workers reuse each other's memory.
     """
     mallopt = getattr(ctypes.CDLL(None) if os.name == "posix" else None, "mallopt", None)
     settings = ((_TRIM_THRESHOLD, 2**30), (_MMAP_THRESHOLD, 2**30), (_ARENA_MAX, 1))
@@ -35,10 +35,10 @@ def keep_freed_memory() -> bool:
 
 
 def return_freed_memory() -> bool:
-    """Hand freed memory back to the system now; True if the C library gave some.
+    """Return freed memory to the system now; True if the C library returned some.
 
-    For large blocks that come seldom: what is allocated between them takes a bite out of the hole that each leaves, so
-    that the next does not fit, and memory that is kept would grow with their number.
+    For large, rare blocks: smaller allocations fragment the hole that each one leaves, the next one does not fit, and
+    kept memory would grow with their number.
     """
     malloc_trim = getattr(ctypes.CDLL(None) if os.name == "posix" else None, "malloc_trim", None)
     return malloc_trim is not None and malloc_trim(0) == 1

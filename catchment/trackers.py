@@ -1,7 +1,6 @@
 """Trackers: rounds of a run as TensorBoard event files, MLflow runs or Weights & Biases runs.
 
-Off by default, each behind an extra of its name. A tracker that fails is left out from then on, with a warning; the
-run never notices.
+Off by default; each needs the extra of its name. A tracker that fails is dropped with a warning, and the run goes on.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ _LOG = logging.getLogger("catchment")
 
 
 class Tracker(Protocol):
-    """Where numbers of a run go."""
+    """Receives the numbers of a run."""
 
     def log(self, numbers: Mapping[str, float], round: int) -> None:
-        """Take the numbers of a round."""
+        """Record the numbers of a round."""
 
     def close(self) -> None:
         """The run has ended."""
@@ -127,7 +126,7 @@ def tracking(names: Sequence[str], experiment: Experiment, directory: Path) -> I
 
 
 class _Guarded:
-    """A tracker whose first failure is its last."""
+    """A tracker that is dropped at its first failure."""
 
     def __init__(self, name: str, experiment: Experiment, directory: Path) -> None:
         self._name = name
@@ -140,7 +139,7 @@ class _Guarded:
             self._do(lambda: tracker.log(numbers_of(record), record["round"]))
 
     def close(self) -> None:
-        """End, whatever happened."""
+        """Close the tracker, even after a failure."""
         if (tracker := self._tracker) is not None:
             self._do(tracker.close)
 
@@ -152,7 +151,7 @@ class _Guarded:
             action()
         except Exception as error:
             self._tracker = None
-            _LOG.warning("tracker %s is left out from here on: %s: %s", self._name, type(error).__name__, error)
+            _LOG.warning("tracker %s failed and is dropped: %s: %s", self._name, type(error).__name__, error)
 
 
 def numbers_of(record: Record) -> dict[str, float]:

@@ -53,7 +53,7 @@ def test_a_tracker_that_fails_is_left_out_and_the_run_goes_on(experiment, tmp_pa
     with caplog.at_level(logging.WARNING), tracking(["mine"], experiment, tmp_path) as observe:
         assert catchment.run(experiment, observe=observe)["rounds"] == 2
     assert [round for round, _ in notebook.pages] == [1]
-    assert "tracker mine is left out from here on: OSError: no space left" in caplog.text
+    assert "tracker mine failed and is dropped: OSError: no space left" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["mlflow", "tensorboard", "wandb"])

@@ -61,8 +61,8 @@ class Experiment:
     rounds: int = 10
     engine: Literal["inprocess", "flower"] = "inprocess"
     workers: int = field(default_factory=lambda: os.cpu_count() or 1)  # threads that serve clients
-    threads: int = 1  # PyTorch threads of one client's work; results may depend on it, never on `workers`
-    strict: bool = False  # every message and every client state through bytes
+    threads: int = 1  # PyTorch threads per client at work; results may depend on it, never on `workers`
+    strict: bool = False  # serialise every message and every client state
     device: str = "cpu"
     precision: Precision = "float32"  # of forward and backward passes; weights and messages are always float32
     path: str | None = None  # folder of the user's own modules; the file's folder if not given
@@ -87,14 +87,14 @@ class Experiment:
             at_least(name, getattr(self, name), least)
         if self.probe.inversion and self.engine == "flower":
             raise ExperimentError(
-                "probe.inversion scores itself with private images, which a real federation does not have; use "
+                "probe.inversion compares with the private images, which the server of a real federation lacks; use "
                 'engine = "inprocess"'
             )
         for side in ("client", "server"):
             if getattr(self.optimizer, side).schedule.name == "plateau" and not self.data.validation:
                 raise ExperimentError(
-                    f'optimizer.{side}.schedule is "plateau", which looks at samples that nobody trains on, and there '
-                    "are none: set data.validation, such as 0.1"
+                    f'optimizer.{side}.schedule is "plateau", which needs validation samples, and there are none: '
+                    "set data.validation, such as 0.1"
                 )
         self._see_own_modules()
         Wire.parse(self.wire.codecs)
@@ -145,7 +145,7 @@ class Experiment:
         return self._named("method", Method, METHODS)  # type: ignore[type-abstract]
 
     def build_aggregator(self) -> Aggregator:
-        """What the method averages uploads with."""
+        """How the method averages uploads."""
         return self._named("aggregation", Aggregator, AGGREGATORS)  # type: ignore[type-abstract]
 
     def build_attack(self) -> Attack | None:
@@ -160,7 +160,7 @@ class Experiment:
         return None if attack is None else AttackPlan.draw(attack, self.data.clients, self.seed)
 
     def _named(self, key: str, kind: type[T], builtin: Mapping[str, Any]) -> T:
-        """What a table stands for whose `name` says which other keys it has."""
+        """The object that a table describes: its `name` says which class, the other keys are that class's fields."""
         self._see_own_modules()
         table = dict(getattr(self, key))
         name = table.pop("name", _DEFAULTS[key])
@@ -278,7 +278,7 @@ class Experiment:
         )
 
     def _with_absolute_paths(self) -> Experiment:
-        """Folders as seen from anywhere, so that a run can be resumed from another one."""
+        """With absolute paths, so that a run can be resumed from another working directory."""
 
         def absolute(path: str) -> str:
             return str(Path(path).expanduser().absolute())
@@ -317,5 +317,5 @@ def _device(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise ExperimentError(f'device "{name}" cannot be used here: {str(error).splitlines()[0]}') from None
+        raise ExperimentError(f'PyTorch device "{name}" cannot be used here: {str(error).splitlines()[0]}') from None
     return device

@@ -35,7 +35,7 @@ class DataSettings:
     train: int | None = None  # at most this many training samples, drawn with the seed
     test: int | None = None
     public: float | PublicSettings | None = None  # share of the data that is public, or another set
-    validation: float = 0.0  # share of the training data that nobody trains on, measured after every round
+    validation: float = 0.0  # share of the training data held out, for a measurement after every round
     partition: dict[str, Any] = field(default_factory=lambda: {"name": "iid"})
     augment: tuple[str, ...] = ()  # "crop", "flip"
     download: bool = False  # fetch a missing set from the hub
@@ -148,7 +148,7 @@ class FlowerSettings:
     host: str = "127.0.0.1"  # where the server listens
     port: int = 0  # 0: one that is free
     keys: str | None = None  # folder made by `catchment keys`; without it nothing is encrypted
-    wait: float = 300.0  # seconds to wait for clients: for all of them before the first round, later for who left
+    wait: float = 300.0  # seconds to wait for clients: for all before the first round, later for those that left
     least: int = 1  # minimum number of connected clients for a round
     answer: float = 3600.0  # seconds that a device has to answer one request
 

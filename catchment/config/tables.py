@@ -45,7 +45,7 @@ def parse_toml(text: str, where: str = "this") -> dict[str, Any]:
 
 
 def read_file(path: Path, users: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """The table of a file, merged over those of the files that it extends; `users` are the files that led here."""
+    """The table of a file, merged over those that it extends; `users` are the files that extend it, outermost first."""
     trail = (*users, path)
     if path.resolve() in [user.resolve() for user in users]:
         raise ExperimentError(f"experiment files extend each other in a circle: {' -> '.join(map(str, trail))}")
@@ -96,7 +96,7 @@ def _copied(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_table(kind: type[T], table: Any, where: str) -> T:
-    """A dataclass from a table; unknown keys and wrong types are errors with a place."""
+    """A dataclass from a table; errors for unknown keys and wrong types name the key."""
     if not isinstance(table, dict):
         raise ExperimentError(f"{where} is {shown(table)}; a table is expected")
     hints = typing.get_type_hints(kind)
@@ -157,7 +157,7 @@ def _convert_union(options: tuple[Any, ...], value: Any, where: str) -> Any:
 
 
 def shown(value: Any) -> str:
-    """A value of a file as an error sentence says it."""
+    """A value of a file as errors quote it."""
     if isinstance(value, str):
         return f'the text "{value}"'
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -167,7 +167,7 @@ def test_a_methods_name_must_be_text():
         ("data.partition", {"alpha": 1}, "a partition needs a name; known: classes_per_client, dirichlet, iid"),
         ("data.clients", 500, "500 clients cannot share 100 training samples"),
         ("data.train", 10**6, "data.train = 1000000, but the train split has"),
-        ("device", "gpu", 'device "gpu" cannot be used here: '),
+        ("device", "gpu", 'PyTorch device "gpu" cannot be used here: '),
     ],
 )
 def test_a_mistake_that_shows_only_with_data_and_models_is_found_before_training(key, value, text):
