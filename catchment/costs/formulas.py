@@ -1,9 +1,9 @@
-"""Bytes of a round by the formulas of FedGEMS (Figure 6): what must cross, in 32-bit numbers, whoever implements it.
+"""Bytes per round by the formulas of FedGEMS (Figure 6): what any implementation must send, in 32-bit numbers.
 
-B_logits is 4 bytes a class and public sample, B_paras 4 bytes a parameter, B_features 4 bytes a number of a feature.
-"#C" counts uploads and "#S" what the server sends, which by the paper's Table 4 is one message to each client. The
-formulas leave out what else our messages hold: places of samples, labels, losses, framing, and buffers of batch
-normalisation. The ledger counts all of it, field by field.
+B_logits is 4 bytes per class and public sample, B_paras 4 bytes per parameter, B_features 4 bytes per number of the
+features. "#C" counts uploads and "#S" what the server sends, which by the paper's Table 4 is one message to each
+client. The formulas leave out what else our messages hold: positions of samples, labels, losses, framing, and buffers
+of batch normalisation. The ledger counts all of it, field by field.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def fedgems(clients: int, samples: int, classes: int, wanted: int) -> Traffic:
 
 
 def feddf(clients: int, parameters: int, samples: int, classes: int) -> Traffic:
-    """B_logits #C + B_paras (#C + #S). Where the server computes the logits from the weights, it is that of FedAvg."""
+    """B_logits #C + B_paras (#C + #S). Where the server computes the logits itself, use FedAvg's formula."""
     weights = fedavg(clients, parameters)
     return Traffic(weights.up + FLOAT * classes * samples * clients, weights.down)
 

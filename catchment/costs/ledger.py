@@ -1,4 +1,4 @@
-"""The ledger: every byte that crossed, by round, client, direction, purpose and tensor, measured on the wire form."""
+"""The ledger: every byte sent, by round, client, direction, purpose and tensor, as serialised for the wire."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ FRAMING = "(framing)"  # header, names, scalars and envelope of a message
 
 @dataclass
 class Entry:
-    """Messages of one form in one round; who sent or received them."""
+    """Messages of one layout in one round, and who sent or received them."""
 
     direction: Direction
     purpose: str
     layout: Layout
     framing: int
-    clients: list[int] = field(default_factory=list)  # one item a message
+    clients: list[int] = field(default_factory=list)  # one item per message
 
     def as_json(self) -> dict[str, Any]:
         """The form of a line of `ledger.jsonl`."""
@@ -36,7 +36,7 @@ class Entry:
 
 
 class Ledger:
-    """Books bytes where they cross. Totals are kept for the run, entries for the round under way."""
+    """Counts the bytes of messages. Totals are kept for the run, entries for the current round."""
 
     def __init__(self) -> None:
         self.totals: Counter[tuple[str, str]] = Counter()  # (direction, purpose) -> bytes
@@ -44,7 +44,7 @@ class Ledger:
         self._entries: dict[tuple[str, str, int, int], Entry] = {}
 
     def book(self, client: int, direction: Direction, purpose: str, message: Message, size: int) -> None:
-        """One message crossed; `size` is its length on the wire."""
+        """Count one message; `size` is its length on the wire."""
         layout = message.layout
         key = (direction, purpose, id(layout), size)
         entry = self._entries.get(key)
@@ -70,7 +70,7 @@ class Ledger:
         return sorted(rows, key=lambda row: (row["direction"], row["purpose"], row["clients"], str(row["tensors"])))
 
     def summary(self) -> dict[str, int]:
-        """Bytes so far: training up and down, and everything booked apart."""
+        """Bytes so far: training up and down, and evaluation."""
         return summarise(self.totals)
 
 

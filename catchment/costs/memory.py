@@ -1,7 +1,7 @@
 """Peak memory of a client's work, measured tensor by tensor.
 
 PyTorch keeps no such count on CPUs, and the memory of the process says little about one client in it. So every
-storage that an operation makes is counted while it lives: weights, gradients, optimiser state, batches and the
+storage that an operation allocates is counted until it is freed: weights, gradients, optimiser state, batches and the
 activations saved for the backward pass. Scratch space inside an operation is not seen.
 """
 
@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 
 class PeakMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the bytes of live tensors made while it is active; `peak` is the most at any time."""
+    """Counts the bytes of tensors allocated while it is active; `peak` is the most at any time."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -1,1 +1,1 @@
-"""What carries messages inside this process, and the devices that it simulates."""
+"""Transports inside one process, and the devices that they simulate."""

@@ -1,4 +1,4 @@
-"""Responses on their way through virtual time: they wait for the second of their arrival, large ones on the disk."""
+"""Responses that are in transit on the virtual clock, until their time of arrival; large ones wait on disk."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class Arrivals:
         return self._disk.place(response.sequence)[1] if held else response.size()
 
     def add(self, second: float, response: Response) -> None:
-        """Let a response arrive in this second."""
+        """Let a response arrive at this time, in seconds."""
         heapq.heappush(self._heap, (second, response.sequence, response))
 
     def next(self, until: float) -> tuple[float, Response] | None:
-        """The earliest response with the second of its arrival; None if it arrives after `until`."""
+        """The earliest response with its time of arrival; None if that is after `until`."""
         if not self._heap or self._heap[0][0] > until:
             return None
         second, sequence, response = heapq.heappop(self._heap)
@@ -51,5 +51,5 @@ class Arrivals:
         return {response.client for _, _, response in self._heap}
 
     def clear(self) -> None:
-        """Give the space back."""
+        """Forget everything and free the disk space."""
         self._disk.clear()

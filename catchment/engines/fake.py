@@ -9,7 +9,7 @@ from catchment.exchange.request import Request, Response
 
 
 class Fake(Transport):
-    """Clients are whatever `answer` says. `when(request)` is the second of arrival; None means never."""
+    """Clients reply what `answer` returns. `when(request)` is the time of arrival; None means never."""
 
     def __init__(
         self,
@@ -61,4 +61,4 @@ class Fake(Transport):
         self._now = snapshot.now
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Nothing to release."""

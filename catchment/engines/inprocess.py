@@ -1,7 +1,7 @@
 """The engine for research: clients are served by worker threads of this process, on a virtual clock.
 
 Results do not depend on the number of workers: a client always computes with `threads` threads, its randomness is
-derived, and replies are handed over in an order that the virtual clock decides. On ideal devices that is the order
+derived, and replies are delivered in an order that the virtual clock decides. On ideal devices that is the order
 of asking, and replies stream; otherwise an arrival is known only when the work in flight is done, and they are held
 until then, large ones on the disk.
 """
@@ -44,7 +44,7 @@ class InProcess(Transport):
         faults: Faults | None = None,
         directory: Path | None = None,
     ) -> None:
-        """`directory` is where large replies wait for their time; None: the system's folder for temporary files."""
+        """Large replies wait in `directory`, or without one in the system's folder for temporary files."""
         self._world = world
         self._threads = threads
         self._strict = strict
@@ -129,7 +129,7 @@ class InProcess(Transport):
         return Snapshot(self._now, dict(self._sent), states)
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Take up clock and states."""
+        """Restore clock and states."""
         self._now = snapshot.now
         self._sent = dict(snapshot.sent)
         for client, state in snapshot.states.items():
@@ -174,7 +174,7 @@ class InProcess(Transport):
         return chance(self._world.seed, "fault", fault, *where) < likelihood
 
     def _arrival(self, request: Request, response: Response) -> float:
-        """The virtual second in which a response arrives."""
+        """The virtual time at which a response arrives."""
         device = self._devices[request.client % len(self._devices)]
         seconds = device.seconds(request.size(), response.macs, self._arrivals.size(response))
         arrival = self._sent[request.sequence] + seconds

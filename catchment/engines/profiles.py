@@ -1,4 +1,4 @@
-"""Profiles of simulated devices: how fast they compute and transfer. Times are virtual: nobody waits for them."""
+"""Profiles of simulated devices: how fast they compute and transfer. Times are virtual."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class DeviceProfile:
             raise ExperimentError(f"a device's availability is a share from 0 to 1, not {self.availability}")
 
     def seconds(self, down_bytes: int, macs: int, up_bytes: int) -> float:
-        """From sending a request to having its reply."""
+        """Seconds from sending a request to receiving its reply."""
         transfer = down_bytes * 8e-6 / self.down + up_bytes * 8e-6 / self.up
         return 2 * self.latency + transfer + macs / self.compute
 

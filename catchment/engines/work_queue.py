@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from catchment.exchange.request import Request, Response
 
-SHORT = 0.003  # seconds; for shorter work, threads cost more than they bring, as they pass one interpreter around
+SHORT = 0.003  # seconds; for shorter work threads cost more than they gain, as they share the interpreter lock
 
 
 class WorkQueue:
@@ -53,7 +53,7 @@ class WorkQueue:
         return request, response
 
     def _feed(self) -> None:
-        """Hand requests to the workers, as many as may be begun."""
+        """Give the workers as many requests as may be started."""
         if self._pool is None or min(self._recent) < SHORT:
             return
         while self._waiting and (self._ahead is None or len(self._begun) < self._ahead):
