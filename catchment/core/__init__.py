@@ -1,1 +1,1 @@
-"""The waist between algorithm and world: method, client, server, fleet, and what they agree on."""
+"""The narrow interface between algorithms and engines: method, client, server, fleet, and what they agree on."""

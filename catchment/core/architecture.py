@@ -1,4 +1,4 @@
-"""Models that both sides can build: their first weights, and what a trial run shows of them."""
+"""Models that both sides can build: their first weights, and facts from a trial pass."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Architecture:
     device: torch.device
     initial: str = "own"  # how first weights are drawn: as the model does, or "glorot"
     precision: Precision = "float32"
-    pretrained: Mapping[str, Tensor] = field(default_factory=dict, compare=False, repr=False)  # that take their place
+    pretrained: Mapping[str, Tensor] = field(default_factory=dict, compare=False, repr=False)  # replace first weights
 
     def build(self) -> nn.Module:
         """A new module on the compute device, with the first weights."""
@@ -52,7 +52,7 @@ class Architecture:
 
     @cached_property
     def facts(self) -> ModelFacts:
-        """What a trial run of the model shows; made once."""
+        """Facts from a trial pass of the model; found once."""
         with _FINDING:
             return self.__dict__.get("facts") or _facts(self)
 
@@ -72,9 +72,9 @@ class ModelFacts:
 
     initial: Weights  # that all share
     parameters: int
-    macs: Mapping[str, int]  # a sample's forward pass, by child ("" = the whole module) whose calls are counted
-    draws: bool  # uses PyTorch's global generator in training (dropout), so one at a time must run
-    spatial: bool  # has 2-d convolutions, which like channels-last images
+    macs: Mapping[str, int]  # of one sample's forward pass, by child ("" = the whole module) whose calls are counted
+    draws: bool  # uses PyTorch's global generator in training (dropout), so only one may run at a time
+    spatial: bool  # has 2-d convolutions, which are faster on channels-last images
     features: tuple[int, ...] | None = None  # shape of the features of one sample, if the model has an extractor
 
     @property

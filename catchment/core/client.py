@@ -28,7 +28,7 @@ AVERAGE = "(average)"  # the part of a client's state that is the moving average
 
 
 class Client:
-    """One client while it answers one request."""
+    """One client while it serves one request."""
 
     def __init__(
         self, world: World, request: Request, state: ClientState, cache: WorkerCache, average: Weights | None = None
@@ -131,7 +131,7 @@ class Client:
     def batch(self, number: int) -> Batch:
         """One batch of the client's data by its number in the round, counted over epochs.
 
-        For methods that ask once a batch: it does not depend on the request, and those before it are not built.
+        For methods with one request per batch: it does not depend on the request, and earlier batches are not built.
         """
         if not len(self.train):
             raise DataError(f"client {self.id} has no samples to train on; another data.partition may give it some")
@@ -162,6 +162,6 @@ class Client:
         return evaluate(model, samples, self.world.normalise, self.world.device)
 
     def seed(self, *purpose: str | int) -> int:
-        """A seed for one purpose of this request."""
+        """A seed for one purpose within this request."""
         r = self._request
         return derive(self.world.seed, *purpose, r.purpose, r.client, r.round, r.turn)

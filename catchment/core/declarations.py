@@ -1,4 +1,4 @@
-"""What the fields of a payload hold, declared where they stand:
+"""What the fields of a payload hold, declared in the payload class:
 
     features: Annotated[Tensor, features("n <= N_k")]
     labels: Annotated[Tensor, labels("n <= N_k")]
@@ -8,8 +8,8 @@
 
 Sizes are written as in the papers: `N_k` is the number of the client's samples, `N_0` that of public samples, `C` that
 of classes, `B` the largest size of a batch; `n <= N_k` is any number up to `N_k`, the same throughout a reply.
-Replies are checked against the declarations (`expectations`), which also say what kind of knowledge leaves a device.
-A field without one is of kind "unknown": its numbers must be finite, and that is all that is known.
+Replies are checked against the declarations (`expectations`), which also say what kind of knowledge a device sends.
+A field without one is of kind "unknown": its numbers must be finite, and nothing else is checked.
 """
 
 from __future__ import annotations
@@ -110,11 +110,11 @@ Loss = Annotated[float, Number("metrics", -1e30, 1e30)]
 Share = Annotated[float, Number("metrics", 0, 1)]  # an accuracy
 
 
-# ---- what leaves ------------------------------------------------------------------------------------------------
+# ---- what clients send ------------------------------------------------------------------------------------------
 
 
 class Leaving(NamedTuple):
-    """A field of what a handler's client sends."""
+    """A field of a handler's reply."""
 
     handler: str
     field: str

@@ -63,7 +63,7 @@ class Array(NamedTuple):
     shape: torch.Size | None = None  # if it is always the same
 
     def misshapen(self, name: str, dtype: torch.dtype, shape: torch.Size, known: Known, bound: dict[str, int]) -> str:
-        """What is wrong with dtype and shape, if anything is."""
+        """What is wrong with dtype and shape; "" if nothing is."""
         if dtype == self.dtype and shape == self.shape:
             return ""
         if dtype != self.dtype or len(shape) != len(self.sizes):
@@ -79,7 +79,7 @@ class Array(NamedTuple):
         return ""
 
     def out_of_range(self, name: str, tensor: Tensor, sizes: dict[str, float]) -> str:
-        """What is wrong with its numbers, if anything is; the largest of floating-point numbers goes to `sizes`."""
+        """What is wrong with its numbers, "" if nothing is; the largest floating-point number goes to `sizes`."""
         if self.low is None or not tensor.numel():
             return ""
         low, high = (number.item() for number in (tensor.aminmax() if tensor.ndim else (tensor, tensor)))
@@ -90,7 +90,7 @@ class Array(NamedTuple):
         return f"{name} has numbers from {low:g} to {high:g}; {self.low:g} to {self.high:g} is expected"
 
     def bytes(self, known: Known) -> int:
-        """The most that it may take."""
+        """The largest size that it may have."""
         sizes = (known.samples if size.most is None else size.most for size in self.sizes)
         return math.prod(sizes) * self.dtype.itemsize
 
@@ -125,10 +125,10 @@ class Expectation:
         array = self.arrays.get(name)
         if array is not None:
             return array.misshapen(name, dtype, shape, known, {})
-        return "" if self.knows(name) else f"there is no place for a tensor {name!r:.80}"
+        return "" if self.knows(name) else f"no tensor {name!r:.80} is expected"
 
     def misfit(self, message: Message, known: Known, sizes: dict[str, float]) -> str:
-        """What is wrong with a reply, if anything is; how large its fields are goes to `sizes`."""
+        """What is wrong with a reply, "" if nothing is; how large its fields are goes to `sizes`."""
         bound: dict[str, int] = {}
         for name, tensor in message.tensors.items():
             array = self.arrays.get(name)
@@ -137,7 +137,7 @@ class Expectation:
                 if wrong := wrong or array.out_of_range(name, tensor, sizes):
                     return wrong
             elif name.partition("/")[0] not in self.undeclared:
-                return f"there is no place for a tensor {name!r:.80}"
+                return f"no tensor {name!r:.80} is expected"
             elif tensor.is_floating_point() and not bool(tensor.isfinite().all()):
                 return f"{name} holds NaN or infinity"
         for field, group in self.groups.items():
@@ -195,7 +195,7 @@ def _misfit_of_group(
 
 @dataclass(frozen=True)
 class Expectations:
-    """The expectations of a method in a world, and what clients with data of their own were found to have."""
+    """The expectations of a method in a world, and how many samples clients with data of their own have reported."""
 
     method: type[Method[Any]]
     world: World | None  # None: only what payload classes say by themselves
@@ -205,7 +205,7 @@ class Expectations:
 
     @staticmethod
     def of(method: Method[Any], world: World | None) -> Expectations:
-        """Nothing is found yet."""
+        """The expectations before any reply."""
         return Expectations(type(method), world, {}, {}, {})
 
     def expectation(self, handler: str, client: int) -> Expectation:
@@ -235,12 +235,12 @@ class Expectations:
         return all(map(expectation.knows, message.tensors))
 
     def decodable(self, request: Request) -> Callable[[str, torch.dtype, torch.Size], str]:
-        """Says why a coded tensor of a reply to this request must not be decoded."""
+        """A function that says why a coded tensor of a reply to this request must not be decoded."""
         expectation, known = self.expectation(request.handler, request.client), self.known(request.client)
         return lambda name, dtype, shape: expectation.refuses(name, dtype, shape, known)
 
     def misfit(self, request: Request, message: Message) -> str:
-        """Why a decoded reply to this request cannot be accepted; nothing if it can."""
+        """Why a decoded reply to this request cannot be accepted; "" if it can."""
         known = self.known(request.client)
         expectation = self.expectation(request.handler, request.client)
         sizes: dict[str, float] = {}
@@ -307,7 +307,7 @@ def _array(declared: Values, world: World, client: int) -> Array:
 
 
 def _array_like(name: str, tensor: Tensor) -> Array:
-    """What is expected of a tensor that stands for this one."""
+    """What is expected of a tensor with this reference."""
     low: float | None = None
     high: float = LARGEST_WHOLE
     if name.endswith(STATISTICS):
@@ -319,7 +319,7 @@ def _array_like(name: str, tensor: Tensor) -> Array:
 
 
 def _norm(tensors: Mapping[str, Tensor]) -> float:
-    """Of all floating-point numbers that have a usual size; NaN or infinity if one of them is."""
+    """The norm of all floating-point tensors but running statistics; NaN or infinity if one has such a number."""
     counted = (t for name, t in tensors.items() if t.is_floating_point() and not name.endswith(STATISTICS))
     return math.hypot(*(float(torch.linalg.vector_norm(tensor)) for tensor in counted))
 

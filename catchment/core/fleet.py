@@ -1,4 +1,4 @@
-"""The waist: all that a method's server routine can do with the clients."""
+"""The fleet: all that a method's server routine can do with the clients."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Fleet:
     """The clients, as a method sees them. Missing, late and failed replies are normal: counted, never raised."""
 
     def __init__(self, traffic: Traffic, *, seed: int, fraction: float = 1.0, deadline: float | None = None) -> None:
-        """`fraction` of the reachable clients make a cohort; replies are waited for `deadline` seconds."""
+        """A cohort is a `fraction` of the reachable clients; replies are waited for `deadline` seconds."""
         self._traffic = traffic
         self._seed = seed
         self._fraction = fraction
@@ -46,7 +46,7 @@ class Fleet:
         return list(self._traffic.reachable)
 
     def idle(self) -> list[int]:
-        """The reachable clients that owe no reply, and of whom none is waiting to be taken from `arrivals`."""
+        """The reachable clients that owe no reply, and have none waiting to be taken from `arrivals`."""
         busy = self._traffic.busy | self._traffic.waiting
         return [client for client in self._traffic.reachable if client not in busy]
 
@@ -113,7 +113,7 @@ class Fleet:
 
     @contextmanager
     def aside(self, purpose: str) -> Iterator[None]:
-        """Book what is asked inside under another purpose; it reads client states, changes nothing, takes no time.
+        """Count what is asked inside under another purpose; it reads client states, changes nothing, takes no time.
 
         An aside inside an aside has the purpose of the outer one.
         """
@@ -130,7 +130,7 @@ class Fleet:
     def _accepted(
         self, replies: Generator[Reply[Answered]], accept: Accept[Answered] | None
     ) -> Iterator[Reply[Answered]]:
-        """What the method takes; the client whose reply it has is to blame for an exception."""
+        """The replies that the method accepts; an exception while it holds one is blamed on that reply's client."""
         with closing(replies):
             for reply in replies:
                 self._traffic.outcomes.in_use = reply.client

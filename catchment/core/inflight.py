@@ -1,7 +1,7 @@
 """What is in flight: requests without a response, and responses that nobody has taken yet.
 
-It also gives requests their numbers. A resumed run is a new life: what was in flight is asked again, and clients disown
-what older lives made after the checkpoint.
+It also numbers the requests. When a run is resumed, what was in flight is asked again, and clients discard the states
+that they made after the checkpoint.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FOREVER = float("inf")
 
 
 class Arrival(NamedTuple):
-    """A response beside its request."""
+    """A response with its request."""
 
     request: Request
     response: Response
@@ -30,7 +30,7 @@ class Pending:
     """A request without a response."""
 
     request: Request
-    awaited: bool = True  # by an ask that is still open, or by send; otherwise its response will be late
+    awaited: bool = True  # by an open ask, or by send; otherwise its response will be late
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class InFlightSnapshot:
     """What is in flight at a checkpoint."""
 
     sequence: int
-    life: int
+    resumes: int
     pending: list[tuple[bytes, bool]]
     arrived: list[tuple[bytes, bytes, bool]]
     transport: Snapshot
@@ -46,7 +46,7 @@ class InFlightSnapshot:
 
 @dataclass
 class _Mark:
-    """A request number per client: that of its pending request when it was set, or the next one of that time."""
+    """A request number per client: when the mark was set, that of its pending request, or else the next number."""
 
     default: int = 0
     of_client: dict[int, int] = field(default_factory=dict)
@@ -56,14 +56,14 @@ class _Mark:
 
 
 class InFlight:
-    """One request per client, beside asides; `book` sees every arrival."""
+    """At most one request per client, asides apart; `book` is called with every arrival."""
 
     def __init__(self, transport: Transport, book: Callable[[Arrival], None]) -> None:
         self._transport = transport
         self._book = book
         self._sequence = 0
-        self._life = 0
-        self._start = _Mark()  # of this life
+        self._resumes = 0
+        self._start = _Mark()  # of the time since the last resume
         self._base = _Mark()  # of the last checkpoint
         self._turns: dict[tuple[str, int], int] = {}  # by purpose and client
         self._pending: dict[int, Pending] = {}  # by client
@@ -81,7 +81,7 @@ class InFlight:
         return {arrival.request.client for arrival in self._arrived if not arrival.late}
 
     def begin_round(self) -> None:
-        """Count turns anew; late responses that nobody took in the round they came are dropped."""
+        """Restart the count of turns; late responses that nobody took in the round in which they came are dropped."""
         self._turns = {}
         self._arrived = [arrival for arrival in self._arrived if not arrival.late]
 
@@ -99,7 +99,16 @@ class InFlight:
         # An aside sees the state before what the client is working on.
         sequence = pending.request.sequence if aside and pending else self._sequence
         request = Request(
-            client, handler, round, turn, sequence, body, purpose, self._life, self._start(client), self._base(client)
+            client,
+            handler,
+            round,
+            turn,
+            sequence,
+            body,
+            purpose,
+            self._resumes,
+            self._start(client),
+            self._base(client),
         )
         if aside:
             self._asides[client] = request
@@ -159,7 +168,7 @@ class InFlight:
         """What a checkpoint must hold to go on exactly."""
         return InFlightSnapshot(
             sequence=self._sequence,
-            life=self._life,
+            resumes=self._resumes,
             pending=[(pending.request.to_bytes(), pending.awaited) for pending in self._pending.values()],
             arrived=[(a.request.to_bytes(), a.response.to_bytes(), a.late) for a in self._arrived],
             transport=self._transport.snapshot(self._mark()),
@@ -172,7 +181,7 @@ class InFlight:
     def restore(self, snapshot: InFlightSnapshot) -> None:
         """Go on from a checkpoint: what was in flight is asked again."""
         self._sequence = snapshot.sequence
-        self._life = snapshot.life + 1
+        self._resumes = snapshot.resumes + 1
         self._arrived = [
             Arrival(Request.from_bytes(request), Response.from_bytes(response), late)
             for request, response, late in snapshot.arrived
@@ -180,7 +189,7 @@ class InFlight:
         self._pending = {}
         for raw, awaited in snapshot.pending:
             old = Request.from_bytes(raw)
-            again = old._replace(life=self._life, start=old.sequence, base=old.sequence)
+            again = old._replace(resumes=self._resumes, start=old.sequence, base=old.sequence)
             self._pending[again.client] = Pending(again, awaited)
         self._start = self._mark()
         self._transport.restore(snapshot.transport)

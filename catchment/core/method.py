@@ -47,18 +47,18 @@ class Method(ABC, Generic[State]):
 
     persistent: ClassVar[tuple[str, ...]] = ()
     models: ClassVar[tuple[str, ...]] = ()  # fields of State that are models: modules, weights, or dicts of either
-    derives_weights: ClassVar[bool] = False  # clients make their first weights themselves: nobody sends them any
+    derives_weights: ClassVar[bool] = False  # clients draw their first weights themselves: the server sends none
     takes_features: ClassVar[bool] = False  # the server's model goes on from the clients' features
-    aggregates: ClassVar[bool] = False  # uses `server.aggregator`, so that another than the mean can be chosen
+    aggregates: ClassVar[bool] = False  # uses `server.aggregator`, so that [aggregation] can replace the mean
 
     @property
     def codecs(self) -> tuple[str | Rule, ...]:
-        """Rules of the wire that belong to the method; they come before those of `[wire] codecs`."""
+        """Codec rules that belong to the method; they come before those of `[wire] codecs`."""
         return ()
 
     @property
     def sends(self) -> bool:
-        """Whether it asks each client a question of its own and waits for nobody, with `fleet.send`."""
+        """Whether it uses `fleet.send`: each client gets its own request, and nobody is waited for."""
         return False
 
     def client_name(self, model: str) -> str:
@@ -91,7 +91,7 @@ class Method(ABC, Generic[State]):
         )
 
     def server_model(self, server: Server, state: State) -> nn.Module:
-        """The global model, or the server's own. Optional, and copied by the caller, as `client_model`."""
+        """The global model, or the server's own. Optional, and copied by the caller, like `client_model`."""
         raise UserError(f"{type(self).__name__} has no model on the server; ask for that of a client")
 
 
@@ -114,7 +114,7 @@ def handlers(method: type[Method[Any]]) -> list[str]:
 
 
 def replies(method: type[Method[Any]]) -> set[str]:
-    """The names of all that the clients of a method send."""
+    """The names of all fields that the clients of a method send."""
     return {sent.name for handler in handlers(method) for sent in fields(contract(method, handler).reply)}  # type: ignore[arg-type]
 
 

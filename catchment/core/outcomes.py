@@ -1,4 +1,4 @@
-"""What became of the requests: counts over the run, events and reasons of the round under way, and who is to blame."""
+"""What became of the requests: counts over the run, events and reasons of the current round, and who is to blame."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from catchment.exchange.request import Request
 
 @dataclass
 class Counts:
-    """What did not arrive as asked, over the whole run."""
+    """Replies that went wrong, over the whole run."""
 
     lost: int = 0  # no reply: unreachable, crashed, dropped
     failed: int = 0  # the client's handler raised
-    refused: int = 0  # what came was not accepted
-    late: int = 0  # came after its ask was over
+    refused: int = 0  # the reply was not accepted
+    late: int = 0  # the reply came after its ask was over
 
 
 @dataclass
 class Outcomes:
-    """The record of what clients sent and did not send."""
+    """What came of requests and rounds."""
 
     counts: Counts = field(default_factory=Counts)
     standing: Standing = field(default_factory=Standing)
     events: list[dict[str, Any]] = field(default_factory=list)  # of the round
     in_use: int | None = None  # whose reply the method got last in this round
     _answers: int = 0  # replies of the round that the method could use
-    _reasons: dict[int, str] = field(default_factory=dict)  # by client: why nothing came that could be used
+    _reasons: dict[int, str] = field(default_factory=dict)  # by client: why there was no usable reply
 
     # ---- replies ----
 
     def answered(self) -> None:
-        """A reply came that can be used."""
+        """A usable reply came."""
         self._answers += 1
 
     def lost(self, request: Request, why: str) -> None:
@@ -56,7 +56,7 @@ class Outcomes:
         self.note("late", request.client, request.handler, f"asked in round {request.round}")
 
     def refused(self, client: int, handler: str, why: str) -> None:
-        """What came cannot be used."""
+        """The reply cannot be used."""
         self.counts.refused += 1
         self._reasons[client] = f"refused, {printable(why)}"
         self.note("refused", client, handler, why)
@@ -91,12 +91,12 @@ class Outcomes:
     # ---- rounds ----
 
     def begin_round(self) -> None:
-        """Close the round before, and begin with nothing."""
+        """Close the previous round, and start with no events."""
         self.standing.end_round(self._answers, self._reasons)
         self.events, self.in_use, self._answers, self._reasons = [], None, 0, {}
 
     def check_round(self, round: int, reachable: int) -> None:
-        """Refuse to go on when the experiment is wrong, not one client."""
+        """Raise when the experiment is at fault, not one client."""
         self.standing.check(round, self._answers, self._reasons, reachable)
 
     def kept(self) -> None:
@@ -104,9 +104,9 @@ class Outcomes:
         self.standing.undone = 0
 
     def undone(self, error: Exception, sizes: Iterable[dict[int, float]], reachable: int) -> None:
-        """The round failed on the server and was undone; whoever is to blame is asked no more.
+        """The round failed on the server and was undone; the client to blame is suspended.
 
-        With nobody to blame, some such rounds in a row are an error of the experiment or of the method, and raised.
+        With nobody to blame, several such rounds in a row are an error of the experiment or the method, and raised.
         """
         self.note("undone", None, "", str(error) if isinstance(error, CatchmentError) else _with_class(error))
         last = None if isinstance(error, Diverged) else self.in_use
@@ -130,7 +130,7 @@ class Outcomes:
 
 
 def reason(error: Exception) -> str:
-    """Why a client's bytes cannot be used, whatever they did to those who read them."""
+    """Why a client's bytes cannot be used, from whatever exception reading them raised."""
     return str(error) if isinstance(error, CatchmentError) else f"it cannot be read ({_with_class(error)})"
 
 

@@ -1,4 +1,4 @@
-"""The way of a response to the method: decode, filter, check, unpack. What cannot be used is counted and explained."""
+"""From a response to the method: decode, filter, check, unpack. What cannot be used is counted and explained."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from catchment.core.expectations import Expectations
-from catchment.core.filters import Heard, ReplyFilter
+from catchment.core.filters import ReceivedReply, ReplyFilter
 from catchment.core.inflight import Arrival
 from catchment.core.method import Method, contract
 from catchment.core.outcomes import Outcomes, reason
@@ -28,11 +28,11 @@ class Reply(NamedTuple, Generic[Answered]):
 
 
 Accept = Callable[[Reply[Answered]], str]  # why a reply cannot be used; "" if it can
-Overhear = Callable[[Request, Message], None]  # sees training replies as the method will
+ReplyObserver = Callable[[Request, Message], None]  # sees training replies as the method will
 
 
 class Reception:
-    """Takes in the responses of clients. Lies are told before the server's check, and inspected after it."""
+    """Turns responses into replies for the method: attacks come before the server's check, inspection after it."""
 
     def __init__(
         self,
@@ -50,40 +50,40 @@ class Reception:
         self._filters = [step for step in (attack, self._check, inspection) if step is not None]
 
     def replies(
-        self, arrivals: Iterable[Arrival], aside: bool, overhear: Overhear | None = None
+        self, arrivals: Iterable[Arrival], aside: bool, observe: ReplyObserver | None = None
     ) -> Iterator[tuple[int, Reply[Any] | None]]:
-        """By client, what the method gets; None if it gets nothing."""
-        heard: Iterable[Heard] = map(self._decode, arrivals)
+        """By client, the reply that the method gets, or None."""
+        received: Iterable[ReceivedReply] = map(self._decode, arrivals)
         for step in (self._check,) if aside else self._filters:
-            heard = step(heard, self._outcomes)
-        for request, message in heard:
+            received = step(received, self._outcomes)
+        for request, message in received:
             reply = None if message is None else self._unpack(request, message)
-            if overhear is not None and message is not None and reply is not None and not aside:
-                overhear(request, message)
+            if observe is not None and message is not None and reply is not None and not aside:
+                observe(request, message)
             yield request.client, reply
 
-    def _decode(self, arrival: Arrival) -> Heard:
+    def _decode(self, arrival: Arrival) -> ReceivedReply:
         request, response, _ = arrival
         if response.body is None:
             (self._outcomes.failed if response.failed else self._outcomes.lost)(request, response.error)
-            return Heard(request, None)
+            return ReceivedReply(request, None)
         try:
             refuses = self._expectations.decodable(request)
-            return Heard(request, self._sessions.decode_reply(request, response.body, refuses))
+            return ReceivedReply(request, self._sessions.decode_reply(request, response.body, refuses))
         except Exception as error:  # a client's bytes, whatever they do to the decoder
             return self._refused(request, reason(error))
 
-    def _check(self, replies: Iterable[Heard], outcomes: Outcomes) -> Iterator[Heard]:
-        """Refuse what is not as handler, architecture and request lead one to expect."""
-        for heard in replies:
-            if heard.message is None:
-                yield heard
+    def _check(self, replies: Iterable[ReceivedReply], outcomes: Outcomes) -> Iterator[ReceivedReply]:
+        """Refuse replies that do not fit what is expected of their handler, architecture and request."""
+        for received in replies:
+            if received.message is None:
+                yield received
                 continue
             try:
-                why = self._expectations.misfit(heard.request, heard.message)
+                why = self._expectations.misfit(received.request, received.message)
             except Exception as error:
                 why = reason(error)
-            yield self._refused(heard.request, why) if why else heard
+            yield self._refused(received.request, why) if why else received
 
     def _unpack(self, request: Request, message: Message) -> Reply[Any] | None:
         try:
@@ -94,15 +94,15 @@ class Reception:
         self._outcomes.answered()
         return Reply(request.client, request.round, body, request.handler)
 
-    def _refused(self, request: Request, why: str) -> Heard:
+    def _refused(self, request: Request, why: str) -> ReceivedReply:
         self._outcomes.refused(request.client, request.handler, why)
-        return Heard(request, None)
+        return ReceivedReply(request, None)
 
 
 def ordered(
     replies: Iterable[tuple[int, Reply[Answered] | None]], clients: Sequence[int]
 ) -> Iterator[tuple[int, Reply[Answered] | None]]:
-    """The same in the order of `clients`, holding what comes early; who is missing at the end is passed over."""
+    """The same in the order of `clients`, holding replies that come early; clients without one are skipped."""
     turn = 0
     early: dict[int, Reply[Answered] | None] = {}
     for client, reply in replies:

@@ -78,7 +78,7 @@ def _declared(state: ClientState, persistent: tuple[str, ...], cache: WorkerCach
 
 
 def _reason(error: Exception) -> str:
-    """One line: an error of ours says it all, another one gets its class and its place."""
+    """One line: the text of an error of ours; of any other, also its class and where it was raised."""
     if isinstance(error, CatchmentError):
         return str(error)
     frame = traceback.extract_tb(error.__traceback__)[-1]

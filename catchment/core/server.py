@@ -35,8 +35,8 @@ class Server:
 
     def __init__(self, world: World, directory: Path | None = None) -> None:
         self.world = world
-        self.round = 0  # the round under way; the first is 1
-        self.notes: dict[str, float] = {}  # numbers of the round under way that a method wants in rounds.jsonl
+        self.round = 0  # the current round; the first is 1
+        self.notes: dict[str, float] = {}  # numbers of the current round that a method wants in rounds.jsonl
         self._directory = directory
         self._client_modules: dict[Architecture, nn.Module] = {}
         self._optimizers: WeakKeyDictionary[torch.optim.Optimizer, OptimizerSettings] = WeakKeyDictionary()
@@ -61,7 +61,7 @@ class Server:
 
     @property
     def aggregator(self) -> Aggregator:
-        """What makes one upload of many, as `[aggregation]` says; the mean if it says nothing."""
+        """How uploads are averaged: as `[aggregation]` says, by default the mean."""
         return self.world.aggregator
 
     def model(self) -> nn.Module:
@@ -69,7 +69,7 @@ class Server:
         return self.world.server_architecture.build()
 
     def first_weights(self) -> Weights:
-        """What the one model of all clients begins with, on the CPU, where states and messages are."""
+        """The first weights of the model that all clients share, on the CPU, where states and messages are."""
         return self.world.client_architecture(0).facts.initial
 
     def client_model(self, client: int, weights: Mapping[str, Tensor] | None = None) -> nn.Module:
@@ -106,7 +106,7 @@ class Server:
 
     @property
     def share(self) -> float:
-        """The share of the server's learning rate that its schedule leaves in this round."""
+        """The factor of the server's schedule on its learning rate in this round."""
         schedule = self.world.server_optimizer.schedule
         return schedule.share(self.round, self.rounds, schedule.drops(self._validation))
 
@@ -138,7 +138,7 @@ class Server:
     # ---- for the run ----
 
     def begin_round(self, round: int, validation: Sequence[float] = ()) -> None:
-        """Set every optimiser to the rate of a round; `validation` are the accuracies of the rounds before."""
+        """Set every optimiser to the rate of a round; `validation` are the accuracies of earlier rounds."""
         self.round = round
         self.notes = {}
         self._validation = validation

@@ -1,7 +1,7 @@
 """The coded exchange of server and client: what the codecs of one side remember of its peer.
 
 Requests go down, replies go up, and both have the number of the request. A codec that sends differences needs to know
-which message its peer holds: the server learns it from the reply to a request, and tells a client with `HOLDS`.
+which message its peer holds: the server learns it from the reply to a request, a client from the scalar `HOLDS`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Session:
     peer_holds: int | None = None  # the number of the last message of this side that the peer surely decoded
 
     def encode_request(self, body: Message, number: int) -> Message:
-        """The server's part: what travels instead of a request's body."""
+        """On the server: the coded body of a request."""
         if self.wire.remembers("down"):
             body, self.memory = self.wire.encode(body, "down", self.memory, number=number, peer_holds=self.peer_holds)
         if self.wire.remembers("up") and "received" in self.memory:
@@ -42,7 +42,7 @@ class Session:
         return body
 
     def decode_request(self, request: Request) -> Message:
-        """The client's part: what the server meant to say."""
+        """On the client: the body of a request, decoded."""
         body, holds = request.body, request.body.scalars.get(HOLDS)
         if body.scalars.keys() & {HOLDS, DROPS}:
             scalars = {name: value for name, value in body.scalars.items() if name not in (HOLDS, DROPS)}
@@ -53,7 +53,7 @@ class Session:
         return body
 
     def encode_reply(self, request: Request, decoded: Message, body: Message) -> Message:
-        """The client's part: what travels instead of a reply to a request, of which `decoded` is the body."""
+        """On the client: the coded body of a reply; `decoded` is the body of its request."""
         if not request.aside and self.wire.touches("up"):
             body, self.memory = self.wire.encode(
                 body, "up", self.memory, number=request.sequence, base=decoded, peer_holds=self.peer_holds
@@ -61,7 +61,7 @@ class Session:
         return body
 
     def decode_reply(self, request: Request, body: Message, refuses: Refuses | None = None) -> Message:
-        """The server's part: what the client meant to say."""
+        """On the server: the body of a reply, decoded."""
         if not request.aside and self.wire.touches("up"):
             base = uncoded_request(self.wire, request)
             body, self.memory = self.wire.decode(
@@ -71,14 +71,14 @@ class Session:
 
 
 def uncoded_request(wire: Wire, request: Request) -> Message:
-    """A request's body before it was coded; as it travelled where the codecs need a memory to tell."""
+    """A request's body before it was coded; still coded where decoding needs the codecs' memory."""
     if request.aside or not wire.touches("down") or wire.remembers("down"):
         return request.body
     return wire.decode(request.body, "down", {}, number=request.sequence)[0]
 
 
 class Sessions:
-    """The server's sessions with all clients; large tensors of their memories are on the disk."""
+    """The server's sessions with all clients; large tensors of their memories are on disk."""
 
     def __init__(self, wire: Wire, directory: Path | None = None) -> None:
         self._wire = wire
@@ -100,7 +100,7 @@ class Sessions:
             return session.encode_request(body, number)
 
     def decode_reply(self, request: Request, body: Message, refuses: Refuses) -> Message:
-        """A reply's body as the client meant it."""
+        """A reply's body, decoded."""
         if not self._decodes or request.aside:
             return body
         with self._session(request.client) as session:
@@ -114,7 +114,7 @@ class Sessions:
 
     @contextmanager
     def _session(self, client: int) -> Iterator[Session]:
-        """The session with a client; what is new and large in its memory goes to the disk."""
+        """The session with a client; new large tensors of its memory are moved to disk."""
         session = self._by_client.get(client) or Session(self._wire)
         before = session.memory
         yield session

@@ -22,8 +22,8 @@ from torch import Tensor
 from catchment.errors import ProtocolError, RunError
 from catchment.process import return_freed_memory
 
-PASSING = 192 * 2**20  # bytes of uploads after which their memory is given back; fetching it anew has a price
-RESIDENT = 256 * 2**20  # bytes of a file up to which all of it may become memory of this process by being read
+PASSING = 192 * 2**20  # bytes of uploads after which their memory is returned to the system, which has a cost
+RESIDENT = 256 * 2**20  # bytes; a file up to this size may stay in this process's memory once it is read
 
 
 # ---- bytes ------------------------------------------------------------------------------------------------------
@@ -58,7 +58,7 @@ class Scratch:
         return self._places[key]
 
     def write(self, key: int, nbytes: int, buffers: Iterable[bytes | memoryview]) -> None:
-        """Keep the bytes of a key, `nbytes` in all; what it had before is gone, even if writing fails."""
+        """Keep the bytes of a key, `nbytes` in all; its old bytes are gone even if writing fails."""
         with self._lock:
             descriptor = self._open()
             offset, before = self._places.get(key, (0, -1))
@@ -95,14 +95,14 @@ class Scratch:
             buffer, offset = buffer[given:], offset + given
 
     def remove(self, key: int) -> None:
-        """Forget a key; its space is used again, and given back with the last key."""
+        """Forget a key; its space is reused, and freed with the last key."""
         with self._lock:
             self._forget(key)
             if not self._places:
                 self._close()
 
     def clear(self) -> None:
-        """Forget everything and give the space back, as soon as nobody looks at the mapping any more."""
+        """Forget everything; the space is freed once nobody uses the mapping any more."""
         with self._lock:
             self._places.clear()
             self._close()
@@ -110,8 +110,8 @@ class Scratch:
     def mapping(self) -> mmap.mmap | None:
         """The whole file as memory, remade when the file has grown; None while it is empty.
 
-        It can be written to only because PyTorch warns of memory that cannot. An old mapping lives on as long as it
-        is used, also when the file is cleared, which is why a file is never cut.
+        It is writable only because PyTorch warns about read-only memory. An old mapping stays valid while it is used,
+        even after the file is cleared, which is why a file is never truncated.
         """
         if self._descriptor is not None:
             size = os.fstat(self._descriptor).st_size
@@ -126,7 +126,7 @@ class Scratch:
             self._mapping.madvise(mmap.MADV_DONTNEED)
 
     def _open(self) -> int:
-        """The file, made under the lock by the first who writes; there is one as long as there is a key."""
+        """The file, made under the lock by the first write; there is one as long as there is a key."""
         if self._descriptor is None:
             try:
                 with tempfile.TemporaryFile(dir=self._directory) as file:
@@ -266,23 +266,23 @@ class Spool:
         self._scratch.release()
 
     def clear(self) -> None:
-        """Forget everything, also the shape, and give the disk space back; views that are still held stay good."""
+        """Forget everything, also the shape, and free the disk space; views that are still held stay valid."""
         self._scratch.clear()
         self._counts.clear()
         self._nbytes = 0
 
     def close(self) -> None:
-        """Let the file go: the same as `clear`."""
+        """The same as `clear`."""
         self.clear()
 
     def _forget_passed(self) -> None:
-        """Give back the memory of uploads that are in the file by now."""
+        """Return the memory of uploads that are in the file by now to the system."""
         if self._passed > PASSING:
             return_freed_memory()
             self._passed = 0
 
     def _whole(self) -> Tensor:
-        """All rows of the file, also those that belong to nobody any more."""
+        """All rows of the file, also those that no key has any more."""
         mapping = self._scratch.mapping()
         count = 0 if mapping is None else len(mapping) // self._nbytes  # less a last row that was not written whole
         if mapping is None or not count:
@@ -323,7 +323,7 @@ def _bytes_of(tensor: Tensor) -> memoryview:
 
 
 def _runs(places: list[int]) -> Iterator[tuple[int, int]]:
-    """Where neighbours begin and end in a list of places: they are read and written together."""
+    """Where runs of adjacent positions begin and end in a list: each run is read or written at once."""
     begin = 0
     for end in range(1, len(places) + 1):
         if end == len(places) or places[end] != places[end - 1] + 1:
@@ -336,7 +336,7 @@ def _described(dtype: torch.dtype, shape: tuple[int, ...]) -> str:
 
 
 def on_disk(tensor: Tensor, directory: str | Path | None = None) -> Tensor:
-    """A copy of a tensor in a file without a name, which goes when nobody looks at the tensor any more."""
+    """A copy of a tensor in a file without a name, which is freed with the tensor."""
     plain = tensor.detach().cpu().contiguous()
     scratch = Scratch(directory)
     scratch.write(0, plain.nbytes, [plain.reshape(-1).view(torch.uint8).numpy().data])

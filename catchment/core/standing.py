@@ -9,7 +9,7 @@ from typing import Any
 
 from catchment.errors import RunError
 
-ROUNDS = 3  # in a row without anything of use, or undone, end a run
+ROUNDS = 3  # this many in a row without a usable reply, or undone, end a run
 STANDS_OUT = 10.0  # times the median size of what the others sent
 
 
@@ -19,17 +19,17 @@ class Standing:
 
     suspended: set[int] = field(default_factory=set)  # not asked any more
     undone: int = 0  # rounds in a row that were undone and may be nobody's fault
-    barren: list[dict[int, str]] = field(default_factory=list)  # the last rounds without a reply of use: why, by client
+    barren: list[dict[int, str]] = field(default_factory=list)  # latest rounds without a usable reply: why, by client
 
     def end_round(self, answered: int, reasons: dict[int, str]) -> None:
-        """Remember a round without any reply of use; any other round resets the count."""
+        """Remember a round without any usable reply; any other round resets the count."""
         self.barren = [*self.barren, reasons] if reasons and not answered else []
 
     def check(self, round: int, answered: int, reasons: dict[int, str], reachable: int) -> None:
-        """Stop when the experiment is wrong, not one client.
+        """Raise when the experiment is at fault, not one client.
 
-        That is when everybody failed in the first round, or when nobody gave anything of use for some rounds in a row
-        in which different clients were asked.
+        That is when everybody failed in the first round, or when several rounds in a row, with different clients,
+        brought no usable reply.
         """
         if answered or not reasons:
             return
@@ -42,10 +42,10 @@ class Standing:
             raise RunError(f"{rounds}: all {len(known)} clients failed; client {client}: {why}")
 
     def blame(self, sizes: Iterable[dict[int, float]], clients: int, last: int | None = None) -> int | None:
-        """Who made a round fail, if that can be told: it is suspended, unless half of the clients are already.
+        """The client that made a round fail, if known; it is suspended, unless half of the clients are already.
 
-        It is the client whose reply was taken `last`, where that ended in an exception, or else the one whose uploads
-        stand out. `sizes` are those of what clients sent in the round, by client, one table per field.
+        It is the client whose reply was taken `last`, if that ended in an exception, or else the one whose uploads
+        are far larger than the others'. `sizes` are those of the round's uploads, by client, one table per field.
         """
         culprit = last if last is not None else _outstanding(sizes)
         if culprit is not None and 2 * len(self.suspended) + 2 > clients:

@@ -1,4 +1,4 @@
-"""The traffic between server and clients: sent, received, booked, counted, and remembered for a checkpoint.
+"""The traffic between server and clients: sent, received, counted in the ledger, and saved in checkpoints.
 
 The run holds it; a method sees it through a `Fleet`.
 """
@@ -17,7 +17,7 @@ from catchment.core.filters import AttackFilter, InspectionFilter
 from catchment.core.inflight import Arrival, InFlight, InFlightSnapshot
 from catchment.core.method import Method, contract
 from catchment.core.outcomes import Outcomes
-from catchment.core.replies import Overhear, Reception, Reply, ordered
+from catchment.core.replies import Reception, Reply, ReplyObserver, ordered
 from catchment.core.session import DROPS, Sessions
 from catchment.core.transport import Transport
 from catchment.costs.ledger import Ledger
@@ -40,7 +40,7 @@ class TrafficSnapshot(InFlightSnapshot):
 
 
 class Traffic:
-    """All that passes between a method's server routine and the clients of a run."""
+    """All messages between a method's server routine and the clients of a run."""
 
     def __init__(
         self,
@@ -56,9 +56,9 @@ class Traffic:
     ) -> None:
         """`directory` is for what the codecs remember, if it is large."""
         self.round = 0
-        self.drops: int | None = None  # of the clients' learning rate, which every request says; None: no plateau
+        self.drops: int | None = None  # of the clients' learning rate, sent with every request; None: no plateau
         self.watch: Callable[[list[Request]], None] | None = None  # sees what is sent
-        self.overhear: Overhear | None = None
+        self.observe: ReplyObserver | None = None
         self.method = method
         self.outcomes = Outcomes()
         self._transport = transport
@@ -99,7 +99,7 @@ class Traffic:
             raise ProtocolError(
                 f"clients {owing} still owe a reply; a client has one request in flight (cohort() leaves them out)"
             )
-        packed: dict[int, Message] = {}  # by id of a payload: one message for all who get the same
+        packed: dict[int, Message] = {}  # by id of a payload: one message for all clients that get the same
         requests = []
         for client, body in bodies.items():
             if client in self.outcomes.standing.suspended:
@@ -125,22 +125,22 @@ class Traffic:
         return requests
 
     def replies(self, requests: Sequence[Request], until: float, in_order: bool) -> Generator[Reply[Any]]:
-        """What can be used of the replies to these requests, as it arrives or in their order."""
+        """The usable replies to these requests, as they arrive or in the order of the requests."""
         aside = any(request.aside for request in requests)
         with closing(self._inflight.responses(requests, until)) as arrivals:
-            replies = self._reception.replies(arrivals, aside, self.overhear)
+            replies = self._reception.replies(arrivals, aside, self.observe)
             if in_order:
                 replies = ordered(replies, [request.client for request in requests])
             yield from (reply for _, reply in replies if reply is not None)
 
     def arrivals(self, handler: str, until: float) -> Generator[Reply[Any]]:
-        """What can be used of the replies to a handler, as it arrives, whenever it was asked for."""
+        """The usable replies to a handler as they arrive, whenever they were asked for."""
         while (arrival := self._inflight.take(handler, until)) is not None:
-            replies = self._reception.replies([arrival], arrival.request.aside, self.overhear)
+            replies = self._reception.replies([arrival], arrival.request.aside, self.observe)
             yield from (reply for _, reply in replies if reply is not None)
 
     def _book(self, arrival: Arrival) -> None:
-        """Note in the ledger what came, whatever becomes of it."""
+        """Count a response in the ledger, whatever becomes of it."""
         request, response, late = arrival
         if response.body is not None:
             named = response.body if self._expectations.knows(request, response.body) else Message({})
@@ -152,18 +152,18 @@ class Traffic:
     # ---- for the run ----
 
     def begin_round(self, round: int) -> None:
-        """Count turns and events anew; late replies that nobody took in the round they came are dropped."""
+        """Restart turns and events; late replies that nobody took in the round in which they came are dropped."""
         self.round = round
         self.outcomes.begin_round()
         self._expectations.sizes.clear()
         self._inflight.begin_round()
 
     def check_round(self) -> None:
-        """Refuse to go on when the experiment is wrong, not one client."""
+        """Raise when the experiment is at fault, not one client."""
         self.outcomes.check_round(self.round, len(self.reachable))
 
     def undone(self, error: Exception) -> None:
-        """The round failed on the server and was undone; whoever is to blame is asked no more."""
+        """The round failed on the server and was undone; the client to blame is suspended."""
         self.outcomes.undone(error, self._expectations.sizes.values(), len(self.reachable))
 
     def snapshot(self) -> TrafficSnapshot:
@@ -182,7 +182,7 @@ class Traffic:
         self._inflight.saved()
 
     def restore(self, snapshot: TrafficSnapshot) -> None:
-        """Go on from a checkpoint: what was in flight is asked again, and not booked again."""
+        """Go on from a checkpoint: what was in flight is asked again, and not counted again."""
         self.outcomes.restore(snapshot.counts, snapshot.standing)
         self._expectations.found.update((client, samples) for client, samples in snapshot.standing.get("samples", ()))
         self._sessions.restore(snapshot.memories, snapshot.answered)

@@ -1,4 +1,4 @@
-"""What lies between fleet and clients. In-process, Flower and the fake for tests are the same from outside."""
+"""The interface of transports, which carry messages between fleet and clients: in-process, Flower, a fake for tests."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any
 from catchment.core.versions import ClientState
 from catchment.exchange.request import Request, Response
 
-PART = 100_000_000  # bytes; what is longer crosses a network in several messages
+PART = 100_000_000  # bytes; what is longer is sent over a network in several messages
 
 
 def pause(waited: float) -> float:
-    """Seconds until the next look for what has been waited for: 5 % of that time, from 0.05 to 1 second."""
+    """Seconds until the next poll for something waited for this long: 5 % of that time, from 0.05 to 1 second."""
     return min(1.0, max(0.05, 0.05 * waited))
 
 
 def parts(size: int) -> int:
-    """The number of messages in which `size` bytes cross a network."""
+    """The number of messages in which `size` bytes are sent over a network."""
     return max(1, -(-size // PART))
 
 
@@ -66,4 +66,4 @@ class Transport(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of threads, processes and files."""
+        """Release threads, processes and files."""

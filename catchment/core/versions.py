@@ -24,11 +24,11 @@ class Versions:
     """
 
     def __init__(self) -> None:
-        self._kept: dict[int, tuple[int, ClientState]] = {}  # sequence -> (life, state)
+        self._kept: dict[int, tuple[int, ClientState]] = {}  # sequence -> (resumes, state)
 
     def before(self, request: Request) -> ClientState:
-        """The state that a request starts from; what disowned lives left is dropped."""
-        self._kept = {s: v for s, v in self._kept.items() if v[0] >= request.life or s < request.start}
+        """The state that a request starts from; versions that a resume has discarded are dropped."""
+        self._kept = {s: v for s, v in self._kept.items() if v[0] >= request.resumes or s < request.start}
         return self.newest(request.sequence)
 
     def newest(self, before: int) -> ClientState:
@@ -40,11 +40,11 @@ class Versions:
         """Keep the state after a request."""
         needed = (self._newest(request.base), self._newest(request.sequence))
         kept = {s: v for s, v in self._kept.items() if s in needed}
-        self._kept = {**kept, request.sequence: (request.life, state)}
+        self._kept = {**kept, request.sequence: (request.resumes, state)}
 
     def replace(self, change: Callable[[ClientState], ClientState]) -> None:
         """Put every version through a function (strict mode: to bytes and back)."""
-        self._kept = {sequence: (life, change(state)) for sequence, (life, state) in self._kept.items()}
+        self._kept = {sequence: (resumes, change(state)) for sequence, (resumes, state) in self._kept.items()}
 
     def _newest(self, before: int) -> int | None:
         return max((s for s in self._kept if s < before), default=None)
@@ -69,7 +69,7 @@ def state_from_message(message: Message) -> ClientState:
 
 
 class StoredVersions(Versions):
-    """A client's versions of its state, each in a file; a version that is kept is on the disk before it is used."""
+    """A client's versions of its state, each in a file; a version is on disk before it is used."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__()
@@ -94,14 +94,14 @@ class StoredVersions(Versions):
     def keep(self, request: Request, state: ClientState) -> None:
         """Keep the state after a request."""
         super().keep(request, state)
-        write_atomically(self._path(request.sequence, request.life), state_to_message(state).buffers())
+        write_atomically(self._path(request.sequence, request.resumes), state_to_message(state).buffers())
         self._clean()
 
-    def _path(self, sequence: int, life: int) -> Path:
-        return self._directory / f"{sequence:010d}-{life:06d}.safetensors"
+    def _path(self, sequence: int, resumes: int) -> Path:
+        return self._directory / f"{sequence:010d}-{resumes:06d}.safetensors"
 
     def _clean(self) -> None:
-        kept = {self._path(sequence, life) for sequence, (life, _) in self._kept.items()}
+        kept = {self._path(sequence, resumes) for sequence, (resumes, _) in self._kept.items()}
         for path in self._directory.glob("*.safetensors"):
             if path not in kept:
                 path.unlink()

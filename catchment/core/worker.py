@@ -52,7 +52,7 @@ class WorkerCache:
         return self._built[architecture]
 
     def optimizer(self, model: nn.Module, world: World) -> torch.optim.Optimizer:
-        """The worker's optimiser of a module, as good as new."""
+        """The worker's optimiser of a module, reset."""
         if model not in self._optimizers:
             optimizer = world.client_optimizer.build(model.parameters())
             groups = [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
@@ -70,7 +70,7 @@ class WorkerCache:
         self._hooks[optimizer] = optimizer.register_step_post_hook(lambda *_: do())
 
     def settle(self, tensor: Tensor) -> Tensor:
-        """A tensor that may outlive the request: plain, and not the worker's own memory."""
+        """A tensor that may outlive the request: plain, and copied out of the worker's memory."""
         tensor = plain(tensor)
         return tensor.clone() if tensor.untyped_storage().data_ptr() in self._storages else tensor
 

@@ -120,7 +120,7 @@ class World:
         return self.client_architectures[0]
 
     def check_tests(self, method: str) -> None:
-        """Refuse a device that brings no test samples, for methods whose clients measure themselves."""
+        """Refuse a device without test samples, for methods whose clients measure their own models."""
         if not len(self.data.test):
             raise DataError(
                 f"clients of {method} measure their models themselves; put a test split, such as test.npz, beside the "
@@ -143,7 +143,7 @@ class World:
         return bool(self.method.persistent) or self.wire.remembers("up") or self.wire.remembers("down")
 
     def first_weights(self, client: int) -> Weights:
-        """What a client's own model begins with, on the CPU: no other client's does, nor the server's."""
+        """The first weights of a client's own model, on the CPU: other than those of other clients and the server."""
         architecture = self.client_architecture(client)
         return architecture.first_weights(derive(self.seed, "model", architecture.name, "client", client))
 

@@ -1,4 +1,4 @@
-"""The flat form of what crosses between server and client, and its exact bytes.
+"""The flat form of what server and clients send each other, and its exact bytes.
 
 Ledgers, codecs, attacks and transports see a `Message`: named tensors and scalars. On the wire a message is a valid
 safetensors file whose metadata carries the version, the envelope and the scalars; there is no pickle anywhere. Reading
@@ -59,11 +59,11 @@ class Message:
         return text + " " * (-len(text) % 8)
 
     def size(self, envelope: str = "") -> int:
-        """Bytes on the wire, without making them."""
+        """Bytes on the wire, without serialising."""
         return self.size_with(quoted_length(envelope))
 
     def size_with(self, envelope: int) -> int:
-        """Bytes on the wire with an envelope that is so long there, quotes included."""
+        """Bytes on the wire with an envelope of this length in JSON, quotes included."""
         header = _FIXED_HEADER + envelope + len(self.scalar_text) + len(self.layout.header)
         return 8 + header + -header % 8 + self.layout.nbytes
 
@@ -72,7 +72,7 @@ class Message:
         return b"".join(self.buffers(envelope))
 
     def buffers(self, envelope: str = "") -> Iterator[bytes | memoryview]:
-        """The wire form in parts, each made when its turn comes; tensors in row-major order are not copied."""
+        """The wire form in parts, each made on demand; tensors in row-major order are not copied."""
         header = self.header(envelope).encode()
         yield len(header).to_bytes(8, "little")
         yield header
@@ -146,10 +146,10 @@ def _layout(signature: tuple[tuple[str, torch.dtype, torch.Size], ...]) -> Layou
 
 
 def plain(tensor: Tensor) -> Tensor:
-    """The tensor as it would come out of its bytes: without graph, on the CPU, row-major.
+    """The tensor as it would be after deserialising: without graph, on the CPU, row-major.
 
-    Kernels choose by memory order, so a channels-last tensor handed over in memory could give other last digits than
-    the same tensor from a wire.
+    PyTorch picks kernels by memory order, so a channels-last tensor passed in memory could give other last digits than
+    the same tensor from the wire.
     """
     tensor = tensor.detach().cpu()
     return tensor.contiguous() if tensor.dim() < 4 else tensor.reshape(-1).view(tensor.shape)
@@ -169,7 +169,7 @@ def _header(raw: bytes, largest: int | None) -> tuple[dict[str, str], list[str]]
     if length > len(raw) - 8:
         raise WireError(f"not a message: the header says {length:,} bytes, {len(raw) - 8:,} are there")
     if largest is not None and length > largest:
-        raise WireError(f"the header of a message has {length:,} bytes; at most {largest:,} are taken")
+        raise WireError(f"the header of a message has {length:,} bytes; at most {largest:,} are accepted")
     try:
         header = json.loads(raw[8 : 8 + length])
         metadata = header["__metadata__"]

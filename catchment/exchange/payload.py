@@ -1,4 +1,4 @@
-"""What a method writes, and how it becomes a message: a frozen dataclass of tensors and plain values."""
+"""Payloads: what methods send, as frozen dataclasses of tensors and plain values, and how they become messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from catchment.exchange.message import Message, Scalar, plain
 class Payload:
     """Base of what methods exchange: a frozen dataclass of tensors, dicts of tensors, scalars or None.
 
-    Nothing else can cross, on any transport.
+    Nothing else can be sent, on any transport.
     """
 
     def pack(self) -> Message:
@@ -48,7 +48,7 @@ class Payload:
     def unpack(cls, message: Message) -> Self:
         """The payload back from its flat form; anything missing or left over is an error."""
         values: dict[str, Any] = {}
-        tensors, scalars = dict(message.tensors), dict(message.scalars)  # what is left to find a place for
+        tensors, scalars = dict(message.tensors), dict(message.scalars)  # what no field has taken yet
         for name, kind, optional, scalar_types in fields_of(cls):
             value: Any = None
             if kind == "tensor":
@@ -67,7 +67,7 @@ class Payload:
             values[name] = value
         for kind, rest in (("tensors", tensors), ("scalars", scalars)):
             if rest:
-                raise WireError(f"{cls.__name__} has no place for {kind} {', '.join(sorted(rest))}")
+                raise WireError(f"{cls.__name__} has no field for {kind} {', '.join(sorted(rest))}")
         return cls(**values)
 
 
@@ -88,7 +88,7 @@ def _is_entry(item: tuple[Any, Any]) -> bool:
 
 
 def fields_of(kind: Any) -> tuple[Field, ...]:
-    """The fields of a payload class; a class that cannot cross is an error."""
+    """The fields of a payload class; a class that cannot be sent is an error."""
     return _FIELDS.get(kind) or _FIELDS.setdefault(kind, _find_fields(kind))
 
 

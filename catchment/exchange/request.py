@@ -1,4 +1,4 @@
-"""One question to one client and its answer, as they travel: a message with an envelope of fixed width."""
+"""A request to one client and its response, as they are sent: a message with an envelope of fixed width."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ VALIDATION = "validation"  # an evaluation with validation samples in place of t
 
 
 class Request(NamedTuple):
-    """One question to one client, with what makes its answer reproducible."""
+    """One request to one client, with what makes its response reproducible."""
 
     client: int
     handler: str
@@ -22,8 +22,8 @@ class Request(NamedTuple):
     sequence: int  # number of the request in the run; a client's state is versioned by it
     body: Message
     purpose: str = TRAINING
-    life: int = 0  # how often the run was resumed
-    start: int = 0  # versions from `start` on that older lives made are disowned
+    resumes: int = 0  # how often the run was resumed
+    start: int = 0  # versions from number `start` on that were made before the last resume are discarded
     base: int = 0  # the last checkpoint needs the newest version before `base`
 
     @property
@@ -34,7 +34,7 @@ class Request(NamedTuple):
     @property
     def envelope(self) -> str:
         """The fields beside the body, in a width that does not depend on their values."""
-        numbers = (self.client, self.round, self.turn, self.sequence, self.life, self.start, self.base)
+        numbers = (self.client, self.round, self.turn, self.sequence, self.resumes, self.start, self.base)
         return "".join(f"{number:08x}" for number in numbers) + f":{self.purpose}:{self.handler}"
 
     def size(self) -> int:
@@ -53,14 +53,15 @@ class Request(NamedTuple):
             numbers, purpose, handler = envelope.split(":")
             if not re.fullmatch("[0-9a-f]{56}", numbers):
                 raise ValueError("seven numbers expected")
-            client, round_, turn, sequence, life, start, base = (int(numbers[i : i + 8], 16) for i in range(0, 56, 8))
+            values = [int(numbers[i : i + 8], 16) for i in range(0, 56, 8)]
+            client, round_, turn, sequence, resumes, start, base = values
         except ValueError as error:
             raise WireError(f'not a request: envelope "{envelope[:80]}" ({error})') from None
-        return Request(client, handler, round_, turn, sequence, body, purpose, life, start, base)
+        return Request(client, handler, round_, turn, sequence, body, purpose, resumes, start, base)
 
 
 class Response(NamedTuple):
-    """The answer to a request: a body, or the reason why there is none."""
+    """The response to a request: a body, or the reason why there is none."""
 
     client: int
     sequence: int
@@ -78,7 +79,7 @@ class Response(NamedTuple):
         return f"{self.client:08x}{self.sequence:08x}{self.macs:016x}{round(self.seconds * 1e6):012x}{flags:x}"
 
     def size(self) -> int:
-        """Bytes on the wire; nothing arrives of a lost reply."""
+        """Bytes on the wire; 0 for a lost reply."""
         return self.body.size_with(45 + 2) if self.body is not None else 0
 
     def to_bytes(self) -> bytes:

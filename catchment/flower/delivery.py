@@ -22,9 +22,9 @@ class Delivery:
 
     @property
     def key(self) -> str:
-        """What tells it from the client's other requests."""
+        """A key that distinguishes it from the client's other requests."""
         r = self.request
-        return f"{r.life}-{r.sequence}-{r.purpose}-{r.round}-{r.turn}"
+        return f"{r.resumes}-{r.sequence}-{r.purpose}-{r.round}-{r.turn}"
 
     def restart(self) -> None:
         """Begin again: the client that had parts of it is gone."""
@@ -45,7 +45,7 @@ class Delivery:
     def accept(self, count: object, raw: bytes, largest: int) -> Response | None:
         """Take a part of a response of `count` parts and `largest` bytes at most; the response once all are here.
 
-        A count of 0 says that the next part of the request may come, None that it was said before.
+        A count of 0 says that the next part of the request may come, None that the count was given before.
         """
         count = self._expected if count is None else count
         if type(count) is int and count == 0 and self._sent < parts(len(self._raw)):

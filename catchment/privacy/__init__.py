@@ -1,1 +1,1 @@
-"""What leaves a device, and what a curious server could rebuild from it."""
+"""What a device sends, and what a curious server could rebuild from it."""

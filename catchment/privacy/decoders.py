@@ -41,7 +41,7 @@ def feature_maps(features: Tensor, image: torch.Size) -> Tensor:
 
 
 def standardised(maps: Tensor) -> Tensor:
-    """Every channel with mean 0 and variance 1, so that an extractor may have moved since."""
+    """Every channel with mean 0 and variance 1, as the extractor may have changed since."""
     mean, std = maps.mean((0, 2, 3), keepdim=True), maps.std((0, 2, 3), correction=0, keepdim=True)
     return (maps - mean) / (std + 1e-5)
 

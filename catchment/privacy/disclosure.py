@@ -1,4 +1,4 @@
-"""What leaves a device, field by field, from the payload classes of a method: for pages, commands and reports."""
+"""What a device sends, field by field, from the payload classes of a method: for pages, commands and reports."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHOWS: Mapping[Kind, str] = {
 
 
 class Disclosed(NamedTuple):
-    """A field that leaves a device."""
+    """A field that a device sends."""
 
     field: str
     kind: Kind

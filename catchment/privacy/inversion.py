@@ -1,12 +1,12 @@
 """The probe: how much of its clients' images a curious server can rebuild from the features that they send.
 
-The server keeps to the protocol. Beside it, it puts images of its own (public and test samples) through an extractor
-that it knows and learns the way back, from features to images, as in He, Zhang, Lee, Model inversion attacks against
-collaborative inference, ACSAC 2019. It knows the first extractor, which everybody makes from the seed, and where its
-own state has another (the current one in split learning, a stem that it handed out), that one too. The way back is a
-linear map from patches of features to pixels, or a small convolutional decoder.
+The server is honest but curious: it follows the protocol, and on the side puts images of its own (public and test
+samples) through an extractor that it knows and learns the inverse, from features to images, as in He, Zhang, Lee, Model
+inversion attacks against collaborative inference, ACSAC 2019. It knows the first extractor, which everybody makes from
+the seed, and where its own state has another (the current one in split learning, a stem that it sent), that one too.
+The inverse is a linear map from patches of features to pixels, or a small convolutional decoder.
 
-To score itself the probe looks at private images, so it is for simulations. It changes nothing in a run.
+The probe's scores need the private images, so it is for simulations. It changes nothing in a run.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class ProbeSettings:
             at_least(name, getattr(self, name), 1)
 
     def check(self, world: World) -> None:
-        """Refuse a world in which there is nothing to invert, or nothing to learn it from."""
+        """Refuse a world in which there are no features to invert, or no images to learn from."""
         if not self.inversion:
             return
         if not any(sent.kind == "features" for sent in leaving(type(world.method))):
@@ -67,15 +67,15 @@ class ProbeSettings:
 
 @dataclass(frozen=True)
 class Likeness:
-    """How much rebuilt images are like the private ones: means over images."""
+    """How similar rebuilt images are to the private ones: means over images."""
 
     correlation: float
     psnr: float  # dB
     ssim: float
-    identified: float  # share of rebuilt images to which, of all private images, the right one is nearest
+    identified: float  # share of rebuilt images whose nearest private image is the original
 
 
-class Overheard(NamedTuple):
+class ObservedFeatures(NamedTuple):
     """Features from one client, with the images that they were made of."""
 
     features: Tensor
@@ -90,7 +90,7 @@ class Inverted:
     round: int
     client: int
     images: int  # that were rebuilt
-    private: int  # of all clients, among which they are looked for
+    private: int  # images of all clients, among which the originals are searched
     attacks: Mapping[str, Likeness]  # by name
     best: str  # of the attacks: the one with the highest correlation
     picture: Tensor  # private images above, rebuilt ones below, [2 * n, C, H, W]
@@ -103,32 +103,32 @@ class Inverted:
 
 
 class CuriousServer:
-    """Listens for a round to the first client that sends features, then attacks what it heard."""
+    """Keeps the features of the first client that sends some in a round, then tries to invert them."""
 
     def __init__(self, settings: ProbeSettings, world: World) -> None:
         self.settings = settings
         self.world = world
-        self._heard: list[Overheard] = []
+        self._observed: list[ObservedFeatures] = []
         self._first: Request | None = None
 
-    def overhear(self, request: Request, message: Message) -> None:
+    def observe(self, request: Request, message: Message) -> None:
         """Keep features of private samples."""
         if self._first is not None and (request.client, request.round) != (self._first.client, self._first.round):
             return
-        if sum(len(heard.ids) for heard in self._heard) >= self.settings.attacked:
+        if sum(len(seen.ids) for seen in self._observed) >= self.settings.attacked:
             return
         for features, rows, ids in _features(type(self.world.method), request.handler, message):
-            if heard := self._matched(request, features, rows, ids):
+            if matched := self._matched(request, features, rows, ids):
                 self._first = request
-                self._heard.append(heard)
+                self._observed.append(matched)
 
     def attack(self, server: Server, state: Any) -> Inverted | None:
-        """Rebuild what was heard since the last time; None if nothing was."""
+        """Rebuild images from the features seen since the last call; None if there were none."""
         request, self._first = self._first, None
         if request is None:
             return None
-        features, sent, ids = (torch.cat(parts)[: self.settings.attacked].cpu() for parts in zip(*self._heard))
-        self._heard = []
+        features, sent, ids = (torch.cat(parts)[: self.settings.attacked].cpu() for parts in zip(*self._observed))
+        self._observed = []
         private = self.world.data.private
         plain = self.world.normalise(private.images[ids])
         own = self._own_images()
@@ -136,9 +136,9 @@ class CuriousServer:
         rebuilt = {"mean image": own.mean(0).expand(len(ids), *shape)}
         for name, extractor in self._extractors(server, state, request.client).items():
             known = standardised(feature_maps(known_features(extractor, own, features), shape))
-            heard = standardised(feature_maps(features, shape))
-            rebuilt[f"linear map, {name} extractor"] = linear_decoder(known, own)(heard)
-            rebuilt[f"decoder, {name} extractor"] = convolutional_decoder(known, own, self.settings.epochs, seed)(heard)
+            maps = standardised(feature_maps(features, shape))
+            rebuilt[f"linear map, {name} extractor"] = linear_decoder(known, own)(maps)
+            rebuilt[f"decoder, {name} extractor"] = convolutional_decoder(known, own, self.settings.epochs, seed)(maps)
         scores: dict[str, tuple[Tensor, Likeness]] = {}
         for name, images in rebuilt.items():
             truth = max((plain, sent), key=lambda view: float(correlation(images, view).mean()))
@@ -148,14 +148,14 @@ class CuriousServer:
         attacks = {name: likeness for name, (_, likeness) in scores.items()}
         return Inverted(server.round, request.client, len(ids), len(private), attacks, best, picture)
 
-    def _matched(self, request: Request, features: Tensor, rows: str, ids: Tensor | None) -> Overheard | None:
-        """Features with the images that they were made of; None if that cannot be told, or if they were public."""
+    def _matched(self, request: Request, features: Tensor, rows: str, ids: Tensor | None) -> ObservedFeatures | None:
+        """Features with the images that they were made of; None if these are not known, or are public."""
         client = Client(self.world, request, {}, WorkerCache())
         if rows == "B" and ids is None:
             if request.turn >= client.batches_per_epoch:
                 return None  # the same images again
             batch = client.batch(request.turn)
-            return Overheard(features, batch.images, batch.ids) if len(features) == len(batch.ids) else None
+            return ObservedFeatures(features, batch.images, batch.ids) if len(features) == len(batch.ids) else None
         ids = client.train.ids if ids is None else ids
         if (
             rows == "N_0"
@@ -166,7 +166,7 @@ class CuriousServer:
             return None
         few = Samples(client.train.images, client.train.labels, ids[: self.settings.attacked])
         images = torch.cat([batch.images for batch in client.batches(few, shuffle=False)])
-        return Overheard(features[: len(few)], images, few.ids)
+        return ObservedFeatures(features[: len(few)], images, few.ids)
 
     def _own_images(self) -> Tensor:
         """Images that the server has anyway, normalised."""
@@ -199,7 +199,7 @@ class CuriousServer:
         error = (seen - true).square().flatten(1).mean(1).clamp(min=1e-10)
         images = (normalise(private.images[rows]) for rows in torch.split(private.index, CHUNK))
         others = [correlations(rebuilt, part) for part in images]
-        # An own image counts as it was sent, and only if no other private image is nearer.
+        # The original is compared as the extractor saw it; it counts only if no other private image is nearer.
         nearest = torch.cat(others, 1).masked_fill(private.index == ids[:, None], -1).amax(1)
         identified = correlation(rebuilt, truth) > nearest
         return Likeness(
@@ -211,7 +211,7 @@ class CuriousServer:
 
 
 def _features(method: type[Method[Any]], handler: str, message: Message) -> Iterator[tuple[Tensor, str, Tensor | None]]:
-    """The tensors of features in a reply, what their rows are (N_k, N_0 or B), and the ids of these if they came."""
+    """The tensors of features in a reply, what their rows are (N_k, N_0 or B), and the ids of the rows if sent."""
     declared = declarations(contract(method, handler).reply).items()
     ids = next((message.tensors.get(name) for name, d in declared if isinstance(d, Values) and d.kind == "ids"), None)
     for name, declaration in declared:
@@ -220,7 +220,7 @@ def _features(method: type[Method[Any]], handler: str, message: Message) -> Iter
 
 
 def _picture(rebuilt: Tensor, truth: Tensor) -> Tensor:
-    """Private images and below them what was made of them: the most like, and last the median."""
+    """Private images, and below them the rebuilt ones: the most similar, and last the median."""
     order = correlation(rebuilt, truth).argsort(descending=True)
     shown = torch.cat([order[: min(SHOWN, len(order)) - 1], order[len(order) // 2].view(1)])
     return torch.cat([truth[shown], rebuilt[shown]])

@@ -1,4 +1,4 @@
-"""How much images are like others: correlation and structural similarity."""
+"""How similar images are: correlation and structural similarity."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ WINDOW = 7  # pixels, of structural similarity
 
 
 def correlation(images: Tensor, others: Tensor) -> Tensor:
-    """Pearson's correlation of each image with the other of the same row."""
+    """Pearson's correlation of each image with the one in the same row of `others`."""
     return (_unit(images) * _unit(others)).sum(1)
 
 

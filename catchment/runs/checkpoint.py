@@ -70,7 +70,7 @@ class Checkpoints:
             "averages": flatten(dict(averages or {}), "averages", tensors),
             "fleet": {
                 "sequence": fleet.sequence,
-                "life": fleet.life,
+                "life": fleet.resumes,
                 "counts": fleet.counts,
                 "standing": fleet.standing,
             },
@@ -156,7 +156,10 @@ class Checkpoints:
         transport = Snapshot(clock["now"], {int(s): t for s, t in clock["sent"]}, dict(states))
         memories = {client: unflatten(form, tensors, None) for client, form in meta["codecs"]["memories"]}
         fleet = TrafficSnapshot(
-            **meta["fleet"],
+            sequence=meta["fleet"]["sequence"],
+            resumes=meta["fleet"]["life"],
+            counts=meta["fleet"]["counts"],
+            standing=meta["fleet"].get("standing", {}),
             pending=pending,
             arrived=arrived,
             memories=memories,

@@ -178,7 +178,7 @@ class _Run:
         self.traffic.drops = schedule.drops(validation) if schedule.name == "plateau" else None
         if number == 1:
             self.traffic.watch = self._remember_first
-        self.traffic.overhear = self.curious.overhear if self.curious and (last or number == 1) else None
+        self.traffic.observe = self.curious.observe if self.curious and (last or number == 1) else None
 
     def _record(self, record: Round) -> None:
         """Write a round and its bytes."""

@@ -110,7 +110,7 @@ def test_what_is_as_declared_fits():
         ({"labels": torch.tensor([0, 1, 2])}, "labels has numbers from 0 to 2; 0 to 1 is expected"),
         ({"labels": torch.tensor([0, 1, -1])}, "labels has numbers from -1 to 1; 0 to 1 is expected"),
         ({"ids": torch.tensor([0, 1, -1])}, "ids has numbers from -1 to 1; 0 to 9.0072e+15 is expected"),
-        ({"\x1b[2Jx": torch.zeros(1)}, "there is no place for a tensor '\\x1b[2Jx'"),
+        ({"\x1b[2Jx": torch.zeros(1)}, "no tensor '\\x1b[2Jx' is expected"),
         ({"samples": 2}, "samples is 2; 3 to 3 is expected"),
         ({"samples": 10**400}, "samples is a number of more than 300 digits; 3 to 3 is expected"),
         ({"samples": True}, "samples is True; int is expected"),
@@ -140,7 +140,7 @@ NORMED = {"0.weight": torch.ones(1), "0.bias": torch.zeros(1), "0.running_mean":
         ({}, ""),
         ({"2.bias": torch.zeros(3)}, "weights/2.bias is of shape [3]; size 0 should be 2"),
         ({"2.bias": None}, "weights has 6 tensors, 7 are expected; weights/2.bias is missing"),
-        ({"3.bias": torch.zeros(2)}, "there is no place for a tensor 'weights/3.bias'"),
+        ({"3.bias": torch.zeros(2)}, "no tensor 'weights/3.bias' is expected"),
         ({"2.bias": torch.full((2,), torch.inf)}, "weights has the norm inf; at most"),
         ({"2.bias": torch.tensor([torch.nan, 0])}, "weights has the norm nan; at most"),
         ({"2.bias": torch.full((2,), 3e38)}, "weights has the norm inf; at most"),
@@ -164,7 +164,7 @@ def test_a_part_of_the_weights_fits_where_parts_are_declared_and_none_where_it_i
     expected = expectations("worlds_by_hand:normed")
     assert expected.misfit(ask("parts"), Message({"weights/2.bias": torch.zeros(2)})) == ""
     assert expected.misfit(ask("parts"), Message({})) == ""
-    assert "no place" in expected.misfit(ask("parts"), Message({"weights/x": torch.zeros(2)}))
+    assert "no tensor" in expected.misfit(ask("parts"), Message({"weights/x": torch.zeros(2)}))
 
 
 def test_of_undeclared_fields_only_numbers_are_checked():
@@ -187,7 +187,7 @@ def test_a_coded_tensor_is_refused_before_it_is_decoded():
     refuses = expectations().decodable(ask("upload"))
     assert refuses("logits", torch.float32, torch.Size([3, 2])) == ""
     assert refuses("logits", torch.float32, torch.Size([2**30, 2])) != ""
-    assert refuses("other", torch.float32, torch.Size([1])) == "there is no place for a tensor 'other'"
+    assert refuses("other", torch.float32, torch.Size([1])) == "no tensor 'other' is expected"
 
 
 def test_an_expectation_is_made_once_for_each_architecture():

@@ -7,7 +7,7 @@ import math
 import torch
 
 from catchment.codecs import Wire
-from catchment.core.filters import AttackFilter, Heard, InspectionFilter
+from catchment.core.filters import AttackFilter, InspectionFilter, ReceivedReply
 from catchment.core.outcomes import Outcomes
 from catchment.exchange.message import Message
 from catchment.exchange.request import Request
@@ -15,12 +15,12 @@ from catchment.robust import LIE, AttackPlan, LabelFlip, SignFlip
 from catchment.robust.inspection import Inspection
 
 
-def heard(client: int, value: float | None) -> Heard:
+def heard(client: int, value: float | None) -> ReceivedReply:
     request = Request(client, "train", 1, 0, client, Message({"x": torch.tensor([1.0])}))
-    return Heard(request, None if value is None else Message({"x": torch.tensor([value])}))
+    return ReceivedReply(request, None if value is None else Message({"x": torch.tensor([value])}))
 
 
-def passed(filter, *replies: Heard) -> tuple[list, Outcomes]:
+def passed(filter, *replies: ReceivedReply) -> tuple[list, Outcomes]:
     """By client, what comes out."""
     outcomes = Outcomes()
     found = [(r.client, None if m is None else m.tensors["x"].item()) for r, m in filter(replies, outcomes)]
@@ -61,12 +61,12 @@ def test_who_lies_about_data_only_sends_what_it_has_and_is_no_event():
 # ---- inspection --------------------------------------------------------------------------------------------------
 
 
-def features(client: int, size: float) -> Heard:
+def features(client: int, size: float) -> ReceivedReply:
     rows = size * torch.tensor([[1.0, 0.0], [0.0, 1.0]])
-    return Heard(Request(client, "train", 1, 0, 0, Message({})), Message({"features": rows}))
+    return ReceivedReply(Request(client, "train", 1, 0, 0, Message({})), Message({"features": rows}))
 
 
-def inspected(action: str, *replies: Heard) -> tuple[dict[int, bool], Outcomes, InspectionFilter]:
+def inspected(action: str, *replies: ReceivedReply) -> tuple[dict[int, bool], Outcomes, InspectionFilter]:
     """By client, whether the method gets its reply."""
     outcomes, filter = Outcomes(), InspectionFilter(Inspection(action=action, samples=1))
     return {r.client: m is not None for r, m in filter(replies, outcomes)}, outcomes, filter

@@ -125,7 +125,7 @@ def test_a_reply_of_the_wrong_form_is_refused():
     fleet, _ = fleet_of(1, bad)
     assert list(fleet.ask(QUIZ.answer, {0: Question(0)})) == []
     assert fleet.traffic.outcomes.counts.refused == 1
-    assert fleet.traffic.outcomes.events[0]["why"] == "there is no place for a tensor 'weights'"
+    assert fleet.traffic.outcomes.events[0]["why"] == "no tensor 'weights' is expected"
 
 
 def too_small(reply):
@@ -345,7 +345,7 @@ def test_a_snapshot_carries_requests_in_flight_and_replies_not_yet_taken():
     snapshot = fleet.traffic.snapshot()
     again, transport = fleet_of(3, when=lambda request: 0.0)
     again.traffic.restore(snapshot)
-    assert [(r.client, r.body.scalars["number"], r.life, r.start) for r in transport.pushed] == [(2, 9, 1, 2)]
+    assert [(r.client, r.body.scalars["number"], r.resumes, r.start) for r in transport.pushed] == [(2, 9, 1, 2)]
     assert again.ledger.totals.total() == 0  # it was booked when it was first sent
     assert again.idle() == [1]
     assert [r.client for r in again.arrivals(QUIZ.other, count=1)] == [0]

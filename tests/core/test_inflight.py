@@ -91,10 +91,13 @@ def test_a_new_life_asks_again_and_says_what_is_disowned():
     snapshot = flight.snapshot()
     again, other, booked = in_flight()
     again.restore(snapshot)
-    assert [(r.client, r.sequence, r.life, r.start, r.base) for r in other.pushed] == [(0, 0, 1, 0, 0), (2, 2, 1, 2, 2)]
+    assert [(r.client, r.sequence, r.resumes, r.start, r.base) for r in other.pushed] == [
+        (0, 0, 1, 0, 0),
+        (2, 2, 1, 2, 2),
+    ]
     assert booked == []
     assert [again.take("train", FOREVER).request.client for _ in range(2)] == [0, 2]
     more = push(again, other, 0, 1, 2)
-    assert [(r.sequence, r.life, r.start, r.base) for r in more] == [(3, 1, 0, 0), (4, 1, 3, 3), (5, 1, 2, 2)]
+    assert [(r.sequence, r.resumes, r.start, r.base) for r in more] == [(3, 1, 0, 0), (4, 1, 3, 3), (5, 1, 2, 2)]
     again.saved()
     assert again.add(3, "train", 1, "training", EMPTY).base == 6

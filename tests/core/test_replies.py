@@ -10,7 +10,7 @@ from worlds_by_hand import HandlersOnly
 
 from catchment.codecs import Wire
 from catchment.core.expectations import Expectations
-from catchment.core.filters import Heard
+from catchment.core.filters import ReceivedReply
 from catchment.core.inflight import Arrival
 from catchment.core.method import on_client
 from catchment.core.outcomes import Outcomes
@@ -74,7 +74,7 @@ def test_what_cannot_be_used_is_counted_with_its_reason():
     assert [(event["what"], event["client"], event["why"]) for event in outcomes.events] == [
         ("lost", 1, "gone"),
         ("failed", 2, "ValueError: x"),
-        ("refused", 3, "there is no place for a tensor 'other'"),
+        ("refused", 3, "no tensor 'other' is expected"),
         ("refused", 4, "values holds NaN or infinity"),
         ("refused", 5, outcomes.events[-1]["why"]),
     ]
@@ -91,7 +91,7 @@ def test_lies_are_checked_and_what_is_inspected_was_checked():
 
     def attack(replies, outcomes):
         for request, _ in replies:
-            yield Heard(request, number(float("inf") if request.client else 2.0))
+            yield ReceivedReply(request, number(float("inf") if request.client else 2.0))
 
     def inspection(replies, outcomes):
         for one in replies:
@@ -105,21 +105,21 @@ def test_lies_are_checked_and_what_is_inspected_was_checked():
     assert outcomes.counts.refused == 1
 
 
-def test_an_evaluation_is_checked_and_neither_attacked_nor_inspected_nor_overheard():
+def test_an_evaluation_is_checked_and_neither_attacked_nor_inspected_nor_observed():
     def never(*given):
         raise AssertionError(given)
 
     received, _ = reception(attack=never, inspection=never)
     arrivals = [arrival(0, number(1.5), "evaluation"), arrival(1, number(float("nan")), "evaluation")]
-    assert values(received.replies(arrivals, aside=True, overhear=never)) == [(0, 1.5), (1, None)]
+    assert values(received.replies(arrivals, aside=True, observe=never)) == [(0, 1.5), (1, None)]
 
 
-def test_overheard_is_what_the_method_gets():
-    overheard = []
+def test_observed_is_what_the_method_gets():
+    observed = []
     arrivals = [arrival(0, number(1.5)), arrival(1, None), arrival(2, Message({}))]
-    replies = reception()[0].replies(arrivals, aside=False, overhear=lambda r, m: overheard.append(r.client))
+    replies = reception()[0].replies(arrivals, aside=False, observe=lambda r, m: observed.append(r.client))
     assert values(replies) == [(0, 1.5), (1, None), (2, None)]
-    assert overheard == [0]
+    assert observed == [0]
 
 
 def test_in_order_holds_what_comes_early_passes_over_who_is_lost_and_flushes_at_the_end():

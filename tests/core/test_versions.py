@@ -35,7 +35,7 @@ def test_a_new_life_disowns_what_older_lives_did_after_the_checkpoint():
     versions.keep(request(0), kept(10))
     versions.keep(request(3, base=2), kept(13))
     versions.keep(request(6, base=2), kept(16))
-    assert number(versions.before(request(8, life=1, start=2))) == 10
+    assert number(versions.before(request(8, resumes=1, start=2))) == 10
     assert number(versions.newest(100)) == 10
 
 
@@ -72,5 +72,5 @@ def test_a_new_life_removes_the_files_that_it_disowns(tmp_path):
     for sequence in (0, 3):
         stored.keep(request(sequence, base=2), kept(sequence))
     (tmp_path / "notes.txt").write_text("not a version")
-    assert number(stored.before(request(8, life=1, start=2))) == 0
+    assert number(stored.before(request(8, resumes=1, start=2))) == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0000000000-000000.safetensors", "notes.txt"]

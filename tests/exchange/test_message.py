@@ -364,7 +364,7 @@ def test_twenty_thousand_random_inputs_give_a_wire_error_or_a_sound_message():
 
 
 def test_a_request_comes_back_with_every_field():
-    request = Request(1, "local_training", 2, 3, 4, SAMPLE, purpose="evaluation", life=5, start=6, base=7)
+    request = Request(1, "local_training", 2, 3, 4, SAMPLE, purpose="evaluation", resumes=5, start=6, base=7)
     again = Request.from_bytes(request.to_bytes())
     assert again._replace(body=SAMPLE) == request
     assert_same(again.body, SAMPLE)
@@ -403,7 +403,7 @@ def test_an_error_among_the_scalars_of_a_body_is_not_the_reason_of_a_failure():
 def test_the_width_of_an_envelope_does_not_depend_on_values():
     most = 2**32 - 1
     small = Request(0, "h", 0, 0, 0, SAMPLE)
-    large = Request(most, "h", most, most, most, SAMPLE, life=most, start=most, base=most)
+    large = Request(most, "h", most, most, most, SAMPLE, resumes=most, start=most, base=most)
     assert small.size() == large.size()
     assert Request.from_bytes(large.to_bytes())._replace(body=SAMPLE) == large
     quick = Response(0, 0, SAMPLE)
@@ -598,20 +598,20 @@ def test_a_missing_field_is_a_wire_error(field):
 
 def test_tensors_without_a_place_are_a_wire_error():
     full = everything().pack()
-    with pytest.raises(WireError, match=r"Everything has no place for tensors more, other/x$"):
+    with pytest.raises(WireError, match=r"Everything has no field for tensors more, other/x$"):
         Everything.unpack(Message({**full.tensors, "other/x": WEIGHTS, "more": WEIGHTS}, full.scalars))
 
 
 @pytest.mark.parametrize("name", ["features/x", "samples/x", "weights"])
 def test_a_tensor_beside_a_field_of_another_kind_is_named(name):
     full = everything().pack()
-    with pytest.raises(WireError, match=f"Everything has no place for tensors {name}$"):
+    with pytest.raises(WireError, match=f"Everything has no field for tensors {name}$"):
         Everything.unpack(Message({**full.tensors, name: WEIGHTS}, full.scalars))
 
 
 def test_scalars_without_a_place_are_a_wire_error():
     full = everything().pack()
-    with pytest.raises(WireError, match="Everything has no place for scalars more"):
+    with pytest.raises(WireError, match="Everything has no field for scalars more"):
         Everything.unpack(Message(full.tensors, {**full.scalars, "more": 1}))
 
 

@@ -401,7 +401,7 @@ def absurd(record: Any, name: str = "") -> str:
 
 
 def liars(trial: Experiment) -> set[int]:
-    """The attackers of an experiment: what they make of a spoiled reply that they overhear may well be refused."""
+    """The attackers of an experiment: what they make of a spoiled reply that they see may well be refused."""
     return set(trial.attack.get("clients", ()))
 
 

@@ -403,7 +403,7 @@ def test_a_batch_that_cannot_be_is_refused_and_ends_the_turn(method, changes, re
             r"weights/1\.weight is of shape \[3, 2\]; size 0 should be 2",
         ),
         ({"weight_": torch.full((2, 2), math.inf)}, "weights has the norm inf"),
-        ({"weight_2": torch.ones(1)}, r"there is no place for a tensor 'weights/1\.weight2'"),
+        ({"weight_2": torch.ones(1)}, r"no tensor 'weights/1\.weight2' is expected"),
         ({"samples": 0}, "samples is 0; 1 to 1 is expected"),
     ],
 )

@@ -63,7 +63,7 @@ def test_no_more_images_are_attacked_than_asked_for():
     assert found["images"] == 40
 
 
-def test_without_the_probe_nothing_is_overheard():
+def test_without_the_probe_nothing_is_observed():
     result = run(experiment("fedgkt", rounds=1))
     assert result["probe"] is None
 
@@ -100,7 +100,7 @@ def test_what_does_not_fit_the_clients_samples_is_passed_over(wrong):
     ids = {"ids of another client": other[:3], "too few ids": own[:2], "no rows": own[:0]}[wrong]
     features = torch.zeros(0 if wrong == "no rows" else 3, 16, 4, 4)
     request = Request(0, "local_training", 1, 0, 0, Message({}))
-    curious.overhear(request, Message({"features": features, "ids": ids}))
+    curious.observe(request, Message({"features": features, "ids": ids}))
     assert curious.attack(None, None) is None
 
 
@@ -108,7 +108,7 @@ def test_what_does_not_fit_the_clients_samples_is_passed_over(wrong):
     ("name", "more", "says"),
     [
         ("fedavg", {}, "clients of FedAvg send none"),
-        ("fedgkt", {"engine": "flower"}, "scores itself with private images"),
+        ("fedgkt", {"engine": "flower"}, "compares with the private images"),
         ("transfer", {"models": {"client": "models_of_users:dropout", "server": "mlp"}}, "with an extractor"),
         ("fedgkt", {"probe": {"inversion": True, "epochs": 0}}, "epochs is 0"),
     ],

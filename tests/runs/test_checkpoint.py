@@ -322,7 +322,7 @@ def test_a_checkpoint_comes_back_with_everything(tmp_path):
     assert loaded.round == 5
     assert loaded.progress == {"seconds": 1.5, "bytes": [["up", 3]]}
     assert torch.equal(unflatten(loaded.state, loaded.tensors, Box(None)).value["weights"], torch.arange(4.0))
-    assert (loaded.fleet.sequence, loaded.fleet.life, loaded.fleet.counts) == (8, 4, fleet.counts)
+    assert (loaded.fleet.sequence, loaded.fleet.resumes, loaded.fleet.counts) == (8, 4, fleet.counts)
     assert loaded.fleet.pending == fleet.pending
     assert loaded.fleet.arrived == fleet.arrived
     assert (loaded.fleet.transport.now, loaded.fleet.transport.sent) == (12.5, {7: 11.25})
