@@ -96,11 +96,16 @@ class FeatureStore:
         if mixed and len(groups) > 1:
             plan = [plan[i] for i in torch.randperm(len(plan), generator=shuffle)]
         for group, part in plan:
-            features = self.features[self._shape(group[0])].take(group, part)
-            if features.ndim == 4:
-                features = features.contiguous(memory_format=torch.channels_last)
             at = torch.cat([rows[k] for k in group])[part]
-            yield Batch(features, labels[at], at)
+            yield Batch(self._take(group, part), labels[at], at)
+
+    def in_order(self, clients: Sequence[int], size: int) -> Iterator[Batch]:
+        """Batches of all samples of these clients, one client after the other; their ids are those of an epoch."""
+        start = 0
+        for k in clients:
+            for part in torch.arange(len(self.ids[k])).split_with_sizes(batch_sizes(len(self.ids[k]), size)):
+                yield Batch(self._take([k], part), self.labels[k][part], start + part)
+            start += len(self.ids[k])
 
     def rows(self, values: dict[int, Tensor], clients: Sequence[int]) -> Tensor:
         """The rows of these clients, numbered as the ids of batches are."""
@@ -115,6 +120,11 @@ class FeatureStore:
         """Give the disk space back; all else stays."""
         for spool in self.features.values():
             spool.clear()
+
+    def _take(self, clients: Sequence[int], rows: Tensor) -> Tensor:
+        """Features of clients that have one shape, numbered one client after the other."""
+        features = self.features[self._shape(clients[0])].take(clients, rows)
+        return features.contiguous(memory_format=torch.channels_last) if features.ndim == 4 else features
 
     def _spool(self, client: int) -> Spool | None:
         return next((spool for spool in self.features.values() if client in spool), None)

@@ -11,8 +11,10 @@ Departures:
   paper does not mention; here that is `models.weights`. `stem_epochs` trains the stem on public data first, which is no
   setting of `[models]`: only here do clients share an extractor and nothing else.
 - Batches of the server mix clients; `batches = "by-client"` is the paper's loop.
-- The server's logits that go back are those of its last epoch of training, each before its step; Algorithm 1 takes them
-  after the epoch. Distillation is scaled by T squared, as in the authors' code, where equations 6 and 7 have no factor.
+- The server's logits that go back are those of its last epoch of training, each before its step, which costs nothing;
+  `answers = "after"` takes them after it, as Algorithm 1 does, with one more forward pass.
+- Distillation is scaled by T squared, as in the authors' code; without `squared_temperature` there is no factor, as in
+  equations 6 and 7.
 - An asynchronous run ends after as many uploads as a synchronous one, so that fast clients do more; with `quota` every
   client does its rounds, and the run waits for the slowest.
 """
@@ -110,10 +112,12 @@ class FedGKT(Method[State]):
     server_epochs: int = 1  # E_s
     temperature: float = 3.0  # T
     alpha: float = 1.0  # weight of the distillation terms
+    squared_temperature: bool = True  # they are multiplied by T squared
     distill: Literal["none", "server-to-edge", "both"] = "both"
     asynchronous: bool = False  # train on each upload when it comes, answer at once, wait for nobody
     quota: bool = False  # asynchronous: no client does more than its rounds
     batches: Literal["mixed", "by-client"] = "mixed"  # of the server
+    answers: Literal["training", "after"] = "training"  # z_s of the last epoch, or of one more pass in evaluation mode
     replay: float = 0.0  # samples of clients that sent nothing now, for each sample that came, to train on again
     augment_features: bool = True  # extract from augmented images, as trained on; otherwise from plain ones
     stem_epochs: int = 0  # of the stem that all begin with, on public data, before the first round
@@ -155,6 +159,11 @@ class FedGKT(Method[State]):
     def sends(self) -> bool:
         """With `asynchronous`."""
         return self.asynchronous
+
+    @property
+    def weight(self) -> float:
+        """Of `distillation`, which has the factor T squared."""
+        return self.alpha if self.squared_temperature else self.alpha / self.temperature**2
 
     def init(self, server: Server) -> State:
         """A fresh server model."""
@@ -225,7 +234,7 @@ class FedGKT(Method[State]):
         return reply.client
 
     def train_server(self, server: Server, state: State, clients: Sequence[int]) -> None:
-        """E_s epochs of equation 8; the logits of the last epoch go back."""
+        """E_s epochs of equation 8; the logits of the last epoch, or those after it, go back."""
         store, device = state.store, server.world.device
         others = [k for k in sorted(store.turns) if self.replay and k not in clients]
         everybody = [*clients, *others]
@@ -236,11 +245,16 @@ class FedGKT(Method[State]):
             z_s[batch.ids] = logits.detach().cpu()
             loss = F.cross_entropy(logits, batch.labels)
             if self.distill == "both":
-                loss = loss + self.alpha * distillation(logits, z_k[batch.ids].to(device), self.temperature)
+                loss = loss + self.weight * distillation(logits, z_k[batch.ids].to(device), self.temperature)
             return loss
 
         state.model.train()
         fit(state.optimizer, self.server_batches(server, state, clients, others), l_s)
+        if self.answers == "after":
+            with torch.no_grad():
+                state.model.eval()
+                for batch in store.in_order(clients, server.world.server_optimizer.batch_size):
+                    z_s[batch.ids] = state.model(batch.images.to(device)).cpu()
         store.answer(everybody, z_s)
         if self.upload_every == 1 and not self.skip_below and not self.replay:
             store.forget_features()
@@ -294,7 +308,7 @@ class FedGKT(Method[State]):
             if self.distill == "none" or z_s is None or ids is None:
                 return value
             teacher = z_s[torch.searchsorted(ids, batch.ids.cpu())].to(logits.device)
-            return value + self.alpha * distillation(logits, teacher, self.temperature)
+            return value + self.weight * distillation(logits, teacher, self.temperature)
 
         return loss
 

@@ -60,6 +60,62 @@ def test_the_clients_loss_matches_teacher_rows_by_id_under_any_order():
         assert loss(Batch(images[rows], labels[rows], ids[rows])).item() == pytest.approx(by_hand.item())
 
 
+def test_the_factor_of_distillation_can_be_left_out():
+    """Student (1/2, 1/2), teacher (3/4, 1/4) at T = 2; equation 7 has no T squared."""
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(2, 2, bias=False))
+    torch.nn.init.zeros_(model[1].weight)
+    batch = Batch(torch.ones(1, 1, 1, 2), torch.tensor([0]), torch.tensor([5]))
+    told = Feedback(torch.tensor([[2 * LOG3, 0.0]]), torch.tensor([5]))
+    divergence = 0.75 * math.log(1.5) + 0.25 * math.log(0.5)
+    for squared, factor in ((True, 4), (False, 1)):
+        loss = FedGKT(temperature=2.0, alpha=0.5, squared_temperature=squared).l_c(model, told)(batch)
+        assert loss.item() == pytest.approx(math.log(2) + 0.5 * factor * divergence)
+
+
+class Half(torch.nn.Module):
+    """A linear server model that starts from zero, and whose logits in training are shifted by (8, 8)."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 2, bias=False)
+        torch.nn.init.zeros_(self.layer.weight)
+
+    def forward(self, features):
+        return self.layer(features.flatten(1)) + 8.0 * self.training
+
+
+def one_step(method, clients=(0,), turns=None):
+    """The logits of the samples' feature, 1, after the server trained on uploads, and what it answers; rate 1.
+
+    Each client has a sample of class 0 for which it predicts (3/4, 1/4) at T = 2.
+    """
+    with Spool() as spool:
+        store, half = FeatureStore({"1x1x1": spool}), Half()
+        state = State(half, torch.optim.SGD(half.parameters(), lr=1.0), store, turns=turns or {})
+        for k in range(3):
+            upload = (torch.ones(1, 1, 1, 1), torch.tensor([0]), torch.tensor([[2 * LOG3, 0.0]]))
+            store.put(k, torch.tensor([k]), *upload, turn=1)
+        server = Server(gkt())
+        method.train_server(server, state, list(clients))
+        return half.layer.weight.flatten().tolist(), [store.answers[k].flatten().tolist() for k in clients]
+
+
+def test_the_servers_step_with_and_without_the_factor():
+    """Cross-entropy moves logits by 1/2. T^2 KL at T = 2 has the gradient 2 (1/2 - 3/4), without the factor 1/8."""
+    assert one_step(FedGKT(temperature=2.0, alpha=0.5))[0] == pytest.approx([0.75, -0.75])
+    as_printed = FedGKT(temperature=2.0, alpha=0.5, squared_temperature=False)
+    assert one_step(as_printed)[0] == pytest.approx([0.5625, -0.5625])
+
+
+@pytest.mark.parametrize("clients", [(0,), (2, 0)])
+def test_answers_are_those_before_the_step_or_after_the_epoch(clients):
+    """Before it all weights are 0 and the model trains; after it the logits are (1/2, -1/2) in evaluation mode."""
+    before = one_step(FedGKT(distill="server-to-edge"), clients)[1]
+    after = one_step(FedGKT(distill="server-to-edge", answers="after"), clients)[1]
+    assert before == [[8.0, 8.0]] * len(clients)
+    assert after == [[0.5, -0.5]] * len(clients)
+
+
 def test_no_feedback_or_no_distillation_is_plain_cross_entropy():
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(2, 2))
     batch = Batch(torch.ones(2, 1, 1, 2), torch.tensor([0, 1]), torch.tensor([5, 6]))
