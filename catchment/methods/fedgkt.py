@@ -15,6 +15,7 @@ Departures:
   `answers = "after"` takes them after it, as Algorithm 1 does, with one more forward pass.
 - Distillation is scaled by T squared, as in the authors' code; without `squared_temperature` there is no factor, as in
   equations 6 and 7.
+- An asynchronous run weighs all uploads alike, as the paper has none; `rarity` weighs those of slow clients more.
 - An asynchronous run ends after as many uploads as a synchronous one, so that fast clients do more; with `quota` every
   client does its rounds, and the run waits for the slowest.
 """
@@ -44,10 +45,12 @@ from catchment.errors import ExperimentError, ModelError, at_least
 from catchment.exchange.payload import Payload
 from catchment.families.features import FeatureStore
 from catchment.families.stems import extractor_of, first_weights, trained_stem
-from catchment.learning.losses import distillation
+from catchment.learning.losses import cross_entropy, distillation
 from catchment.learning.training import Weights, fit, load_weights, tensors_of
 from catchment.models import check_pair
 from catchment.randomness import torch_generator
+
+MOST_WEIGHT = 10.0  # of an upload: what a client sends that was away for long must not be one giant step
 
 
 @dataclass(frozen=True)
@@ -116,6 +119,7 @@ class FedGKT(Method[State]):
     distill: Literal["none", "server-to-edge", "both"] = "both"
     asynchronous: bool = False  # train on each upload when it comes, answer at once, wait for nobody
     quota: bool = False  # asynchronous: no client does more than its rounds
+    rarity: float = 0.0  # asynchronous: how much more an upload weighs in the server's loss if its client sends few
     batches: Literal["mixed", "by-client"] = "mixed"  # of the server
     answers: Literal["training", "after"] = "training"  # z_s of the last epoch, or of one more pass in evaluation mode
     replay: float = 0.0  # samples of clients that sent nothing now, for each sample that came, to train on again
@@ -127,14 +131,15 @@ class FedGKT(Method[State]):
     def __post_init__(self) -> None:
         for name in ("client_epochs", "server_epochs", "upload_every"):
             at_least(name, getattr(self, name), 1)
-        for name in ("alpha", "skip_below", "replay", "stem_epochs"):
+        for name in ("alpha", "skip_below", "replay", "stem_epochs", "rarity"):
             at_least(name, getattr(self, name), 0)
         if not self.temperature > 0:
             raise ExperimentError(f"temperature is {self.temperature}; a number above 0 is expected")
         if self.replay and self.batches == "by-client":
             raise ExperimentError('replay mixes what came with what is there; it goes with batches = "mixed"')
-        if self.quota and not self.asynchronous:
-            raise ExperimentError("quota is for asynchronous = true; synchronous clients all do their rounds")
+        for name in ("quota", "rarity"):
+            if getattr(self, name) and not self.asynchronous:
+                raise ExperimentError(f"{name} is for asynchronous = true; synchronous clients all do their rounds")
 
     def check(self, world: World) -> None:
         """Every client's extractor must fit the server's model, and the stem if one is given."""
@@ -239,13 +244,15 @@ class FedGKT(Method[State]):
         others = [k for k in sorted(store.turns) if self.replay and k not in clients]
         everybody = [*clients, *others]
         z_k, z_s = store.rows(store.logits, everybody), store.rows(store.answers, everybody)
+        weights = self.sample_weights(state, clients, others)
 
         def l_s(batch: Batch) -> Tensor:  # equation 6
             logits = state.model(batch.images)
             z_s[batch.ids] = logits.detach().cpu()
-            loss = F.cross_entropy(logits, batch.labels)
+            w = None if weights is None else weights[batch.ids].to(device)
+            loss = cross_entropy(logits, batch.labels, w)
             if self.distill == "both":
-                loss = loss + self.weight * distillation(logits, z_k[batch.ids].to(device), self.temperature)
+                loss = loss + self.weight * distillation(logits, z_k[batch.ids].to(device), self.temperature, w)
             return loss
 
         state.model.train()
@@ -258,6 +265,14 @@ class FedGKT(Method[State]):
         store.answer(everybody, z_s)
         if self.upload_every == 1 and not self.skip_below and not self.replay:
             store.forget_features()
+
+    def sample_weights(self, state: State, clients: Sequence[int], others: Sequence[int]) -> Tensor | None:
+        """Of the samples that came: (mean turns of all clients / turns of the client) ^ rarity; of others' 1."""
+        if not self.rarity:
+            return None
+        mean = fmean(state.turns.values())
+        weights = {k: min((mean / state.turns[k]) ** self.rarity, MOST_WEIGHT) for k in clients}
+        return torch.cat([torch.full((len(state.store.ids[k]),), weights.get(k, 1.0)) for k in [*clients, *others]])
 
     def server_batches(
         self, server: Server, state: State, clients: Sequence[int], others: Sequence[int]

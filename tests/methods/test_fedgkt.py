@@ -107,6 +107,31 @@ def test_the_servers_step_with_and_without_the_factor():
     assert one_step(as_printed)[0] == pytest.approx([0.5625, -0.5625])
 
 
+@pytest.mark.parametrize(
+    ("rarity", "client", "weight"),
+    [
+        # three clients were asked 4, 1 and 1 times, 2 times in the mean
+        (1.0, 0, 1 / 2),
+        (1.0, 1, 2.0),
+        (0.5, 1, math.sqrt(2)),
+        (0.0, 1, 1.0),
+        (9.0, 1, 10.0),  # not 512
+    ],
+)
+def test_an_upload_of_a_client_that_sends_few_weighs_more(rarity, client, weight):
+    """Cross-entropy moves logits by 1/2, distillation at T = 2 with alpha = 1/2 by 1/4; both are weighed."""
+    method = FedGKT(temperature=2.0, alpha=0.5, asynchronous=True, rarity=rarity)
+    moved, _ = one_step(method, [client], turns={0: 4, 1: 1, 2: 1})
+    assert moved == pytest.approx([0.75 * weight, -0.75 * weight])
+
+
+def test_what_others_sent_before_is_not_weighed():
+    """One sample that came, of weight 2, and one that is trained on again, of weight 1: 3/4 times their mean."""
+    method = FedGKT(temperature=2.0, alpha=0.5, asynchronous=True, rarity=1.0, replay=1.0)
+    moved, _ = one_step(method, [1], turns={0: 4, 1: 1, 2: 1})
+    assert moved == pytest.approx([0.75 * 1.5, -0.75 * 1.5])
+
+
 @pytest.mark.parametrize("clients", [(0,), (2, 0)])
 def test_answers_are_those_before_the_step_or_after_the_epoch(clients):
     """Before it all weights are 0 and the model trains; after it the logits are (1/2, -1/2) in evaluation mode."""
@@ -272,6 +297,10 @@ def test_two_uploads_of_one_client_in_one_asynchronous_round_have_orders_of_thei
 def test_wrong_settings_are_refused_before_training():
     with pytest.raises(ExperimentError, match="temperature is 0"):
         FedGKT(temperature=0)
+    with pytest.raises(ExperimentError, match="rarity is -1"):
+        FedGKT(asynchronous=True, rarity=-1)
+    with pytest.raises(ExperimentError, match="rarity is for asynchronous = true"):
+        FedGKT(rarity=1)
     with pytest.raises(ModelError, match=r"fedgkt trains a server half on features; set models\.server"):
         FedGKT().check(replace(gkt(), server_model=None))
     with pytest.raises(ModelError, match="do not fit"):
