@@ -6,8 +6,7 @@ run apart (FedCOMGATE).
 
 Departures: the quantiser rounds to the nearest of 256 levels, with a range for each kernel; the paper takes any
 unbiased one. The mean is by number of samples. The mean change reaches a client as the difference of the global models
-it is sent, which costs nothing; of a client that was left out of some rounds it is their mean. The correction takes
-the own change before it is quantised. Buffers go whole.
+it is sent, which costs nothing; of a client that was left out of some rounds it is their mean. Buffers go whole.
 """
 
 from __future__ import annotations
@@ -98,18 +97,25 @@ class FedCOM(OneModel):
             return loss - torch.stack(tracked).sum() if tracked else loss  # its gradient is g - delta_k
 
         loss = fit(client.optimizer(model), client.batches(epochs=self.client_epochs), corrected)
-        weights = parameters_of(model)
+        reply = LocalParameters(parameters_of(model), buffers_of(model), len(client.train), loss)
         if self.tracking:
             scale = self.scale(client, client.round)
             client.state = {
                 "correction": {
-                    name: (request.weights[name] - w.cpu()) / scale + delta.get(name, 0.0)
-                    for name, w in weights.items()
+                    name: (request.weights[name] - w) / scale + delta.get(name, 0.0)
+                    for name, w in self.quantised(client, request, reply).items()
                 },
-                "received": {name: request.weights[name] for name in weights},
+                "received": {name: request.weights[name] for name in reply.weights},
                 "round": {"round": torch.tensor(client.round)},
             }
-        return LocalParameters(weights, buffers_of(model), len(client.train), loss)
+        return reply
+
+    def quantised(self, client: Client, request: GlobalModel, reply: LocalParameters) -> Weights:
+        """The trained parameters as the server gets them: from these the corrections of all clients sum to zero."""
+        wire, base = client.world.wire, request.pack()
+        coded, _ = wire.encode(reply.pack(), "up", {}, number=client.round, base=base)
+        decoded, _ = wire.decode(coded, "up", {}, number=client.round, base=base)
+        return LocalParameters.unpack(decoded).weights
 
     def correction(self, client: Client, weights: Weights) -> Weights:
         """delta_k += (own change - mean change) / (eta tau); `state` holds delta_k with the own change in it."""

@@ -10,6 +10,7 @@ from worlds import experiment
 from worlds_by_hand import world
 
 import catchment
+from catchment.codecs import Wire
 from catchment.core.fleet import Fleet
 from catchment.core.replies import Reply
 from catchment.core.server import Server
@@ -103,6 +104,46 @@ def test_tracking_corrects_gradients_by_the_difference_from_the_mean(rate):
         w - (gradient(w, [0.0, 2.0], 1) - (MEAN - W1)),
     ]
     assert torch.allclose(after, w + rate * (local[0] / 4 + local[1] * 3 / 4 - w))
+
+
+SEEN: dict[tuple[int, int], dict[str, torch.Tensor]] = {}  # corrections by round and client
+
+
+@dataclasses.dataclass(frozen=True)
+class Watched(FedCOM):
+    """Keeps the corrections that clients use."""
+
+    def correction(self, client, weights):
+        return SEEN.setdefault((client.round, client.id), super().correction(client, weights))
+
+
+def test_corrections_are_of_quantised_changes_and_sum_to_zero():
+    """Of three clients with equally many samples; with changes before they are quantised a remainder would be left."""
+    SEEN.clear()
+    noise = 0.2 * torch.randn(3, 2, 64, generator=torch.Generator().manual_seed(1))
+    clients = [(rows.tolist(), [k, 3 + k]) for k, rows in enumerate(noise)]
+    method = Watched(tracking=True)
+    own = dataclasses.replace(world(method, clients, classes=8), wire=Wire.parse(method.codecs))
+    server, traffic = Server(own), Traffic(InProcess(own), method, Ledger(), wire=own.wire)
+    state = method.init(server)
+    after = [state.weights["1.weight"]]
+    for n in (1, 2, 3):
+        server.round = n
+        traffic.begin_round(n)
+        method.round(server, state, Fleet(traffic, seed=0))
+        after.append(state.weights["1.weight"])
+    for n in (2, 3):
+        deltas = [SEEN[n, k]["1.weight"] for k in range(3)]
+        assert all(delta.abs().max() > 0.01 for delta in deltas)
+        assert torch.allclose(sum(deltas), torch.zeros(8, 64), atol=1e-6)
+    # The change of client 0 in round 1, W_0 in 8 bits: delta_0 = mean change - own change, and eta = tau = 1.
+    x, y = noise[0], torch.nn.functional.one_hot(torch.tensor([0, 3]), 8)
+    change = -(torch.full((2, 8), 1 / 8) - y).T @ x / 2
+    low, high = change.amin(1, keepdim=True).clamp(max=0), change.amax(1, keepdim=True).clamp(min=0)
+    step = (high - low) / 255
+    zero = (-low / step).round()
+    quantised = ((change / step + zero).round() - zero) * step
+    assert torch.allclose(SEEN[2, 0]["1.weight"], after[1] - after[0] - quantised, atol=1e-6)
 
 
 def test_the_first_round_has_nothing_to_track():
