@@ -11,7 +11,7 @@ from catchment.errors import WireError
 
 
 def expect(good: bool, reason: str) -> None:
-    """Refuse what came over the wire unless it is good."""
+    """Refuse what came over the wire unless a condition holds."""
     if not good:
         raise WireError(reason)
 

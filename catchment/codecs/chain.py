@@ -1,7 +1,7 @@
 """A chain of stages: one tensor through all of them, at the sender, and back at the receiver.
 
-A stage may be of a user. Whatever goes wrong in it is an error that names it: a ProtocolError at the sender, where the
-tensor is then not sent, a WireError at the receiver, where the message is then refused.
+A stage may be a user's own. Whatever goes wrong in it is an error that names it: a ProtocolError at the sender, which
+then does not send the tensor, a WireError at the receiver, which then refuses the message.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from catchment.exchange.message import plain
 
 
 class Coded(NamedTuple):
-    """A tensor on its way out."""
+    """A tensor after encoding."""
 
     chain: Chain  # of the stages that the receiver has to undo
     parts: Parts  # as they lie on the wire
     counts: tuple[int, ...]  # of values kept, for each stage that counts
-    received: Tensor | None  # what the receiver will have, if the sender must know
+    received: Tensor | None  # what the receiver will decode, if the sender must know
     remembered: dict[str, Tensor]  # for the next message, by the keys of the stages
 
 
@@ -55,7 +55,7 @@ class Chain:
 
     @property
     def changes(self) -> bool:
-        """Whether it is another one in later messages of a sender."""
+        """Whether it differs in later messages of a sender."""
         return any(stage.changes for stage in self.stages)
 
     def at(self, message: int) -> Chain:
@@ -77,15 +77,15 @@ class Chain:
         return Chain(*kept)
 
     def whole(self, dtype: torch.dtype) -> Chain:
-        """What is left for a tensor that cannot go as a difference."""
+        """The stages that remain for a tensor that cannot be sent as a difference."""
         return Chain(*(stage for stage in self.stages if not (stage.shared or stage.partial))).applicable(dtype)
 
     # ---- the sender
 
     def encode(self, name: str, tensor: Tensor, known: Mapping[str, Tensor], restore: bool = False) -> Coded | None:
-        """A row-major tensor on its way out; None if no stage did anything.
+        """Encode a row-major tensor; None if no stage did anything.
 
-        `known` has what is shared and remembered of it; with `restore` the sender also learns what the receiver has.
+        `known` has what is shared and remembered of it; with `restore`, `received` is filled in.
         """
         start = {"values": tensor}, {"values": Form(tensor.dtype, tuple(tensor.shape))}
         chain = self.applicable(tensor.dtype)
@@ -100,14 +100,14 @@ class Chain:
             differing, shrinking = chain.whole(tensor.dtype)._halves()
             steps = _forward(differing, name, *start, known)
         steps += _forward(shrinking, name, *((steps[-1].made, steps[-1].after) if steps else start), known)
-        told = [step.stage for step in steps if not step.stage.silent]
-        if not told:
+        named = [step.stage for step in steps if not step.stage.silent]
+        if not named:
             return None
         undone = steps if restore else _from_first_memory(steps)
         received, remembered = _backward(undone) if undone else (None, {})
         counts = tuple(step.kept for step in steps if step.kept is not None)
         wire = to_wire(steps[-1].made, steps[-1].after)
-        return Coded(Chain(*told), wire, counts, received if restore else None, remembered)
+        return Coded(Chain(*named), wire, counts, received if restore else None, remembered)
 
     def _halves(self) -> tuple[list[Stage], list[Stage]]:
         """Stages that make differences, and those that make them smaller."""
@@ -119,7 +119,7 @@ class Chain:
     def contexts(self, form: Form, counts: Sequence[int], parts: Parts | None = None) -> list[Context]:
         """What each stage can use to undo its work on a tensor of this form, and the layout after the last one.
 
-        Given parts as they came, also the numbers of values that the layouts leave open.
+        Given the parts as received, also the numbers of values that the layouts leave open.
         """
         contexts, layout, given = [], {"values": form}, iter(counts)
         for stage in self.stages:
@@ -244,7 +244,7 @@ def _decoded(stage: Stage, parts: Parts, context: Context, kind: type[CatchmentE
 
 
 def _apart(tensor: Tensor, step: _Step) -> Tensor:
-    """A tensor to remember that is nobody else's: what a message holds may be changed in place by others."""
+    """A copy of a tensor to remember where it is shared: what a message holds may be changed in place by others."""
     others = [*step.given.values(), *step.context.known.values()]
     tensor = plain(tensor)
     storage = tensor.untyped_storage().data_ptr()
@@ -274,7 +274,7 @@ def _misfit(parts: Any, layout: Layout) -> str:
 class _Watched:
     """Around a call of a stage: whatever it raises names it, and it may not change the parts that it was given.
 
-    Built-in stages find their own words for what is wrong with a message.
+    Built-in stages raise errors of their own for what is wrong with a message.
     """
 
     def __init__(self, stage: Stage, doing: str, kind: type[CatchmentError], parts: Parts | None = None) -> None:

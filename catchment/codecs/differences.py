@@ -1,4 +1,4 @@
-"""Stages that send differences instead of numbers, and later what earlier messages left out."""
+"""Stages that send differences instead of numbers, and error feedback: what earlier messages left out is sent later."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Feedback(Stage):
         """It needs a stage that loses something."""
         if any(stage.loses for stage in chain):
             return ""
-        return "has feedback before nothing that loses anything; put topk, int8 or another stage that does after it"
+        return "has feedback with no lossy stage after it; put topk, int8 or another lossy stage after it"
 
 
 def with_residual(values: Tensor, known: Mapping[str, Tensor]) -> Tensor:

@@ -37,7 +37,7 @@ _DTYPES = {
 
 
 class Entry(NamedTuple):
-    """How one tensor is coded."""
+    """How the sender coded one tensor."""
 
     chain: Chain
     dtype: torch.dtype
@@ -70,8 +70,8 @@ def write(entries: list[Entry | None], against: int | None) -> str:
     return json.dumps(header, separators=(",", ":"))
 
 
-class Told(NamedTuple):
-    """A coded tensor as its message describes it."""
+class CodedTensor(NamedTuple):
+    """A coded tensor as the header of a received message describes it."""
 
     chain: Chain
     contexts: list[Context]  # of its stages, and the layout of its parts
@@ -85,12 +85,12 @@ class Told(NamedTuple):
 class Header(NamedTuple):
     """How a message is coded, read and checked."""
 
-    tensors: list[Told | None]  # one for each tensor of the original message; None: left as it is
+    tensors: list[CodedTensor | None]  # one for each tensor of the original message; None: left as it is
     against: int | None
 
     @staticmethod
     def parse(text: Any, known: Mapping[str, type[Stage]]) -> Header:
-        """The header of a message; its stages must be among those that are known, none is imported."""
+        """The header of a message; its stages must be among the known ones, none is imported."""
         try:
             found = json.loads(text)
             chains, items, against = found["chains"], found["tensors"], found.get("against")
@@ -100,37 +100,37 @@ class Header(NamedTuple):
             raise WireError(f"the scalar {CODECS} of a message must list chains and tensors")
         if against is not None and type(against) is not int:
             raise WireError(
-                f"a coded message is against a {type(against).__name__}; the number of a message was expected"
+                f'"against" of a coded message is a {type(against).__name__}; the number of a message was expected'
             )
         forms = [_parse_form(chain, known) for chain in chains]
         tensors = [
             None if type(item) is int and item == 0 else _parse_item(item, forms, f"item {index} of a coded message")
             for index, item in enumerate(items)
         ]
-        size = sum(told.form.numel * told.form.dtype.itemsize for told in tensors if told)
+        size = sum(coded.form.numel * coded.form.dtype.itemsize for coded in tensors if coded)
         if size > LARGEST_MESSAGE:
             raise WireError(
-                f"a coded message says that it has {size:,} bytes after decoding; at most {LARGEST_MESSAGE:,} are taken"
+                f"a coded message has {size:,} bytes after decoding; at most {LARGEST_MESSAGE:,} are accepted"
             )
         return Header(tensors, against)
 
-    def grouped(self, message: Message) -> Iterator[tuple[str, Told | None, Parts]]:
+    def grouped(self, message: Message) -> Iterator[tuple[str, CodedTensor | None, Parts]]:
         """Name, description and parts of each tensor of the original message; one left as it is has the part ""."""
         rest = list(message.tensors.items())[::-1]
-        for told in self.tensors:
+        for coded in self.tensors:
             if not rest:
-                raise WireError(f"a coded message speaks of {len(self.tensors)} tensors, and ends before them")
-            if told is None:
+                raise WireError(f"a coded message lists {len(self.tensors)} tensors, and has fewer")
+            if coded is None:
                 name, tensor = rest.pop()
                 yield name, None, {"": tensor}
                 continue
             name, parts = rest[-1][0].rpartition(":")[0], {}
-            for part in told.contexts[-1].before:
+            for part in coded.contexts[-1].before:
                 if not rest or rest[-1][0] != f"{name}:{part}":
                     given = f'"{rest[-1][0]}"' if rest else "nothing"
                     raise WireError(f'a coded message has {given} where part "{name}:{part}" was expected')
                 parts[part] = plain(rest.pop()[1])
-            yield name, told, parts
+            yield name, coded, parts
         if rest:
             raise WireError(f'a coded message has tensors left over, from "{rest[-1][0]}" on')
 
@@ -154,7 +154,7 @@ def _parse_form(text: Any, known: Mapping[str, type[Stage]]) -> tuple[Chain, tor
     return chain, _DTYPES[name]
 
 
-def _parse_item(item: Any, forms: list[tuple[Chain, torch.dtype]], where: str) -> Told:
+def _parse_item(item: Any, forms: list[tuple[Chain, torch.dtype]], where: str) -> CodedTensor:
     if not isinstance(item, list) or len(item) < 2 or not isinstance(item[1], list):
         raise WireError(f"{where} is not a chain, a shape and perhaps a count")
     number, shape, *counts = item
@@ -164,7 +164,7 @@ def _parse_item(item: Any, forms: list[tuple[Chain, torch.dtype]], where: str) -
     if len(shape) > 64 or not all(type(length) is int and 0 < length <= LARGEST_MESSAGE for length in shape):
         raise WireError(f"{where} has an impossible shape")
     if math.prod(shape) > LARGEST_MESSAGE:  # checked before PyTorch, which counts in 64 bits, sees it
-        raise WireError(f"{where} has {math.prod(shape):,} elements; at most {LARGEST_MESSAGE:,} are taken")
+        raise WireError(f"{where} has {math.prod(shape):,} elements; at most {LARGEST_MESSAGE:,} are accepted")
     if not all(type(count) is int and 0 <= count <= LARGEST_MESSAGE for count in counts):
         raise WireError(f"{where} has an impossible count")
     contexts = chain.contexts(Form(dtype, tuple(shape)), counts)
@@ -177,7 +177,7 @@ def _parse_item(item: Any, forms: list[tuple[Chain, torch.dtype]], where: str) -
     for context in counting:
         if context.kept > context.form.numel:
             raise WireError(f"{where} says that it keeps {context.kept:,} of {context.form.numel:,} values")
-    return Told(chain, contexts)
+    return CodedTensor(chain, contexts)
 
 
 def assemble(message: Message, coded: Mapping[str, tuple[Entry, Parts]], against: int | None) -> Message:

@@ -16,7 +16,7 @@ from catchment.codecs.selection import MOST
 from catchment.codecs.stage import Context, Form, Layout, Parts, Place, Stage, put
 from catchment.errors import ExperimentError, WireError, needs
 
-EXPANSION = 2**15  # zstd makes at most 128 KiB of the four bytes of a block; golomb is held to that, too
+EXPANSION = 2**15  # zstd makes at most 128 KiB of the four bytes of a block; golomb gets the same limit
 HIGHEST_LEVEL = 22  # of zstd
 
 
@@ -73,7 +73,7 @@ def _integers(values: Tensor) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class Golomb(Stage):
-    """Gaps between positions in place of the positions of topk; of truth values, gaps between the rarer ones."""
+    """Gaps between the positions of topk in place of the positions; for truth values, gaps between the rarer ones."""
 
     name: ClassVar[str] = "golomb"
     place: ClassVar[Place] = "packing"
@@ -180,7 +180,7 @@ class Zstd(Stage):
         return from_wire(found, context.before)
 
     def require(self) -> None:
-        """The package that has zstd."""
+        """Needs the package that has zstd."""
         arrow()
 
 
@@ -192,7 +192,7 @@ def arrow() -> Any:
 
 
 def _planes(parts: list[Tensor]) -> NDArray[np.uint8]:
-    """The bytes of all parts; of wide elements first all lowest bytes, and so on: like bytes lie side by side."""
+    """The bytes of all parts; of wide elements all lowest bytes first, and so on: similar bytes become adjacent."""
     planes = [part.view(torch.uint8).numpy().reshape(len(part), -1).T.reshape(-1) for part in parts if len(part)]
     return planes[0] if len(planes) == 1 else np.concatenate(planes)
 

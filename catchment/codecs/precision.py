@@ -15,7 +15,7 @@ from catchment.codecs.bits import expect
 from catchment.codecs.stage import CannotCarry, Context, Form, Layout, Parts, Stage, put
 from catchment.errors import ExperimentError
 
-LARGEST = 1e38  # that is carried: half a step beyond it must still be a float32
+LARGEST = 1e38  # number that can be carried: half a step beyond it must still be a float32
 SMALLEST_STEP = torch.finfo(torch.float32).tiny  # its reciprocal is finite
 SHRINK = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)  # ranges that int4 tries
 TRIED = 4096  # numbers of a channel that it tries them on
@@ -238,6 +238,6 @@ class Sign(Stage):
         return put(parts, values.view(parts["values"].shape))
 
     def conflict(self, chain: tuple[Stage, ...]) -> str:
-        """The largest few magnitudes are much alike."""
+        """The largest magnitudes are nearly equal, so their signs carry little more than their positions."""
         selection = [stage.name for stage in chain if stage.place == "selection"]
         return f"has sign after {selection[0]}, whose values would all be one; drop one of the two" if selection else ""

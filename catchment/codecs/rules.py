@@ -1,4 +1,4 @@
-"""Rules of the wire: which tensors, in which direction, go through which chain of stages.
+"""Codec rules: which tensors, in which direction, go through which chain of stages.
 
 A rule reads `[up:|down:]PATTERN=CHAIN`, for example `up:weights/*=update+feedback+topk(0.01)`. A stage is one of
 `STAGES` or, as "module:Class", one of the user's own.
@@ -27,7 +27,7 @@ STAGES: dict[str, type[Stage]] = {
     stage.name: stage
     for stage in (Delta, Update, Feedback, TopK, Float16, BFloat16, Int8, Int4, Sign, Sparse, Golomb, Zstd)
 }
-"""The stages that a rule can name, and a message too."""
+"""The stages that rules and messages can name."""
 
 ORDER = "a chain goes: " + "; ".join(
     f"{place} ({', '.join(name for name, stage in STAGES.items() if stage.place == place)})" for place in PLACES
@@ -102,7 +102,7 @@ def check_chain(chain: Chain, where: str) -> None:
     if "previous" in chain.shared and correction:
         raise ExperimentError(
             f"{where} has {correction[0]} after {chain.stages[0].name}, which would send twice what was left out: a "
-            f"difference from what the receiver has already holds it; leave {correction[0]} away"
+            f"difference from what the receiver has already holds it; leave {correction[0]} out"
         )
     for stage in chain.stages:
         if conflict := stage.conflict(chain.stages):
@@ -116,7 +116,7 @@ def check_chain(chain: Chain, where: str) -> None:
 
 
 def _places(*stages: Stage) -> str:
-    """Where stages that the order does not list have their place."""
+    """The places of stages that `ORDER` does not list."""
     return "".join(f"; {stage.name} is for {stage.place}" for stage in stages if stage.name not in STAGES)
 
 
@@ -134,7 +134,7 @@ def _resolved(name: str, where: str) -> type[Stage] | Chain:
 def _stage(text: str, where: str, known: Mapping[str, type[Stage] | Chain]) -> Stage | Chain:
     found = re.fullmatch(r"([^()]*)(?:\(([^()]*)\))?", text)
     if not found:
-        raise ExperimentError(f'{where}: "{text}" is no stage; write a name, or a name with its option, as in zstd(9)')
+        raise ExperimentError(f'{where}: "{text}" is not a stage; write a name, or a name with options, as in zstd(9)')
     name, given = found[1].strip(), found[2]
     if name not in known:
         raise ExperimentError(f'{where}: unknown stage "{name}"; {did_you_mean(name, known)}')
@@ -161,7 +161,7 @@ def _option(text: str, kind: Any) -> Any:
     if kind is bool and text in ("true", "false"):
         return text == "true"
     if kind is int and not re.fullmatch("-?[0-9]{1,9}", text):
-        raise ValueError(f'"{text}" is no whole number')
+        raise ValueError(f'"{text}" is not a whole number')
     if kind not in (int, float, str):
         raise ValueError(f'"{text}" was given where {getattr(kind, "__name__", kind)} is expected')
     return kind(text)

@@ -30,7 +30,7 @@ Shared = Literal["request", "previous"]
 
 
 class Form(NamedTuple):
-    """What is known of a part before it is there."""
+    """What is known of a part before it exists."""
 
     dtype: torch.dtype
     shape: tuple[int, ...] | None = None  # None: of any length, which the stage itself checks
@@ -78,9 +78,9 @@ class Stage:
     name: ClassVar[str]  # in rules and on the wire; "module:Class" unless a class says otherwise
     place: ClassVar[Place] = "precision"
     loses: ClassVar[bool] = False  # anything that the receiver then lacks, beyond the rounding of a difference
-    partial: ClassVar[bool] = False  # sends too little of a tensor that is no difference, in a chain of differences
+    partial: ClassVar[bool] = False  # only for differences: left out where a chain of differences sends a tensor whole
     finite: ClassVar[bool] = False  # cannot carry NaN and infinity
-    silent: ClassVar[bool] = False  # the receiver has nothing to undo, and is not told
+    silent: ClassVar[bool] = False  # the receiver has nothing to undo, and the message does not name it
     shared: ClassVar[tuple[Shared, ...]] = ()  # what it needs of the tensor on both sides; without it, it is left out
     remembers: ClassVar[tuple[str, ...]] = ()  # what the sender keeps of the tensor, from `remember`
     usage: ClassVar[str] = ""  # the end of a sentence about wrong options: "needs ..., as in ..."
@@ -127,18 +127,18 @@ class Stage:
         return made["values"].numel()
 
     def measured(self, parts: Parts, before: Layout) -> int:
-        """How many values there are, where `layout` leaves that open: read from parts as they came, yet unchecked."""
+        """How many values there are, where `layout` leaves that open: read from received parts, not yet checked."""
         raise NotImplementedError("its layout leaves the number of values open: give it `counts` or `measured`")
 
     # ---- stages that depend on earlier messages
 
     def remember(self, given: Parts, received: Parts, context: Context) -> dict[str, Tensor]:
-        """What to keep for the next message: `given` is what `encode` had, `received` what arrives of what it made."""
+        """What to keep for the next message: `given` is the input of `encode`, `received` what the receiver decodes."""
         return {}
 
     @property
     def changes(self) -> bool:
-        """Whether it is another one in later messages of a sender."""
+        """Whether it differs in later messages of a sender."""
         return False
 
     def at(self, message: int) -> Stage:
@@ -146,11 +146,11 @@ class Stage:
         return self
 
     def covers(self, other: Stage) -> bool:
-        """Whether the other one is this stage at some message."""
+        """Whether the other stage is this one at some message."""
         return other == self
 
     def key(self, kept: str) -> str:
-        """The name of something that it remembers, apart from those of other stages."""
+        """The name of something that it remembers, distinct from those of other stages."""
         return f"{self.name}.{kept}" if ":" in self.name else kept
 
     # ---- before anything runs

@@ -1,7 +1,7 @@
-"""The rules of an experiment applied to messages: what is sent instead, and what both sides remember for it.
+"""The codec rules of an experiment applied to messages: what is sent instead, and what both sides remember for it.
 
-A coded message has, for a tensor `features`, its parts `features:values`, `features:ranges` and so on in the place of
-the tensor, and one scalar more, the header, which says how to read them.
+A coded message has, for a tensor `features`, its parts `features:values`, `features:ranges` and so on in place of the
+tensor, and one more scalar, the header, which says how to read them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from catchment.codecs.chain import Chain, Coded
-from catchment.codecs.header import CODECS, Entry, Header, Told, assemble
+from catchment.codecs.header import CODECS, CodedTensor, Entry, Header, assemble
 from catchment.codecs.rules import STAGES, Direction, Rule, parse_rule
 from catchment.codecs.stage import FLOATS, Form, Stage
 from catchment.errors import ExperimentError, ProtocolError, WireError
@@ -43,11 +43,11 @@ class Wire:
             for stage in rule.chain.stages:
                 stage.require()  # a missing package is found before training
                 if wire._stages[stage.name] is not type(stage):
-                    raise ExperimentError(f'two stages in wire.codecs are called "{stage.name}"; rename one')
+                    raise ExperimentError(f'two stages in wire.codecs are named "{stage.name}"; rename one')
         if wire._shares("up", "request") and wire.remembers("down"):
             raise ExperimentError(
                 "wire.codecs has update upwards, and delta, feedback or a warm-up downwards: update needs the request "
-                "as it was decoded, which the server does not keep; code what goes down without memory, such as fp16"
+                "as it was decoded, which the server does not keep; use a codec without memory downwards, such as fp16"
             )
         return wire
 
@@ -152,7 +152,7 @@ class Wire:
     ) -> Memory:
         """The memory with the tensors of this message, and of no earlier one, to take differences from.
 
-        They are copies: what a message holds is handed to others, who may change it in place.
+        They are copies, as the receiver of a message may change it in place.
         """
         memory = {key: value for key, value in memory.items() if not key.startswith(f"{side}/")}
         memory[side] = torch.tensor(number)
@@ -173,37 +173,39 @@ class Wire:
     ) -> dict[str, Tensor]:
         """The tensors of the original message, in its order."""
         tensors: dict[str, Tensor] = {}
-        for name, told, parts in header.grouped(message):
+        for name, coded, parts in header.grouped(message):
             if name in tensors:
                 raise WireError(f'a coded message has two tensors "{name}"')
-            if told is None:
+            if coded is None:
                 tensors[name] = parts[""]
                 continue
-            if refuses is not None and (wrong := refuses(name, told.form.dtype, torch.Size(told.form.shape or ()))):
+            if refuses is not None and (wrong := refuses(name, coded.form.dtype, torch.Size(coded.form.shape or ()))):
                 raise WireError(wrong)
             try:
                 allowed = self.chain(name, direction)
-                if allowed is None or not told.chain.within(allowed):
+                if allowed is None or not coded.chain.within(allowed):
                     raise WireError(
-                        f"it went through {told.chain}, the rule here says {allowed or 'nothing'}; both sides need the "
-                        "same [wire] codecs"
+                        f"it went through {coded.chain}, the rule here says {allowed or 'nothing'}; both sides need "
+                        "the same [wire] codecs"
                     )
-                known = _references(name, told, header.against, memory, base)
-                tensors[name] = told.chain.decode(parts, told.contexts, known)
+                known = _references(name, coded, header.against, memory, base)
+                tensors[name] = coded.chain.decode(parts, coded.contexts, known)
             except WireError as error:
                 raise WireError(f'coded tensor "{name}": {error}') from None
         return tensors
 
 
-def _references(name: str, told: Told, against: int | None, memory: Memory, base: Message | None) -> dict[str, Tensor]:
+def _references(
+    name: str, coded: CodedTensor, against: int | None, memory: Memory, base: Message | None
+) -> dict[str, Tensor]:
     """What both sides hold of a tensor, as far as its chain needs it."""
     found: dict[str, Tensor] = {}
-    if "request" in told.chain.shared:
+    if "request" in coded.chain.shared:
         request = base.tensors.get(name) if base is not None else None
-        if not _alike(request, told.form):
+        if not _alike(request, coded.form):
             raise WireError("a difference from the request came, but the request has no such tensor")
         found["request"] = plain(request)
-    if "previous" in told.chain.shared:
+    if "previous" in coded.chain.shared:
         holds = _number(memory, "received")
         if against is None or holds != against:
             raise WireError(
@@ -211,7 +213,7 @@ def _references(name: str, told: Told, against: int | None, memory: Memory, base
                 f"{'none' if holds is None else holds}; the sender must send it whole"
             )
         previous = memory.get(f"received/{name}")
-        if not _alike(previous, told.form):
+        if not _alike(previous, coded.form):
             raise WireError(f"a difference against message {holds} came, which had no such tensor")
         found["previous"] = plain(previous)
     return found

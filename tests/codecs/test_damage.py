@@ -91,7 +91,7 @@ SPOILED = {
     "an unknown stage": ('{"chains":["float32=int9"],"tensors":[]}', 'unknown stage "int9"'),
     "stages in disorder": ('{"chains":["float32=zstd+int8"],"tensors":[]}', "has int8 after zstd"),
     "int8 of integers": ('{"chains":["int64=int8"],"tensors":[]}', "does nothing for int64"),
-    "against a text": ('{"chains":[],"tensors":[],"against":"7"}', "against a str; the number of a message"),
+    "against a text": ('{"chains":[],"tensors":[],"against":"7"}', "of a coded message is a str; the number of a message"),
     "an item that is a number": ('{"chains":[],"tensors":[1]}', "item 0 of a coded message is not a chain, a shape"),
     "an item that is false": ('{"chains":[],"tensors":[false]}', "is not a chain, a shape"),
     "a chain that is not there": ('{"chains":["float32=int8"],"tensors":[[1,[4]]]}', "not there; there are 1"),
@@ -102,7 +102,7 @@ SPOILED = {
     "a shape too large to count": ('{"chains":["float32=int8"],"tensors":[[0,[99999999,99999999]]]}', "; at most"),
     "more than 64 GiB": (
         json.dumps({"chains": ["float32=topk(0.1)"], "tensors": [[0, [2**32]]] * 5}),
-        "says that it has 85,899,345,920 bytes after decoding; at most 68,719,476,736 are taken",
+        "has 85,899,345,920 bytes after decoding; at most 68,719,476,736 are accepted",
     ),
     "a count for topk": ('{"chains":["float32=topk(0.5)+golomb"],"tensors":[[0,[4],2]]}', "where its chain needs 0"),
     "a mask without a count": ('{"chains":["bool=golomb"],"tensors":[[0,[4]]]}', "golomb of truth values"),
@@ -130,7 +130,7 @@ def test_parts_must_be_all_there_in_order_and_nothing_else():
     header = '{"chains":["float32=int8"],"tensors":[[0,[4]]]}'
     with pytest.raises(WireError, match='has nothing where part "x:values" was expected'):
         decode(Message({"x:ranges": torch.zeros(2)}, {CODECS: header}))
-    with pytest.raises(WireError, match="speaks of 12 tensors, and ends before them"):
+    with pytest.raises(WireError, match="lists 12 tensors, and has fewer"):
         decode(Message(dict(parts[:2]), CODED.scalars))
     with pytest.raises(WireError, match='has tensors left over, from "more" on'):
         decode(Message({**CODED.tensors, "more": torch.zeros(1)}, CODED.scalars))

@@ -92,7 +92,7 @@ def test_a_name_may_stand_for_a_whole_chain(mine):
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("Halves(a)", r'Halves\(a\) cannot be used: "a" is no whole number; its options are steps, mode, wide'),
+        ("Halves(a)", r'Halves\(a\) cannot be used: "a" is not a whole number; its options are steps, mode, wide'),
         ("Halves(1,2,3)", '"3" was given where bool is expected'),
         ("Halves(1,2,true,4)", "4 options were given"),
         ("Halves(13)", "cannot be used: thirteen"),
@@ -118,7 +118,7 @@ def test_two_stages_cannot_have_one_name():
     class Other(Int8):
         name = "int8"
 
-    with pytest.raises(ExperimentError, match=r'two stages in wire\.codecs are called "int8"'):
+    with pytest.raises(ExperimentError, match=r'two stages in wire\.codecs are named "int8"'):
         Wire.parse([Rule("x", Chain(Other())), "y=int8"])
 
 

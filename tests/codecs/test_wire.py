@@ -392,7 +392,7 @@ def test_stages_that_the_rules_here_do_not_have_are_refused():
 
 
 def test_update_upwards_does_not_go_with_a_memory_downwards():
-    with pytest.raises(ExperimentError, match="code what goes down without memory"):
+    with pytest.raises(ExperimentError, match="use a codec without memory downwards"):
         Wire.parse(["up:weights/*=update+int8(0)", "down:weights/*=delta+int8(0)"])
     Wire.parse(["up:weights/*=update+int8(0)", "down:weights/*=int8(0)"])
 
