@@ -47,7 +47,7 @@ class ArraySplit:
 
 
 def open_arrays(file: Path) -> ArraySplit:
-    """A split in a `.npz` file; its arrays are looked at, and images are read later."""
+    """A split in a `.npz` file; its arrays are checked, and images are read later."""
     with _opened(file) as arrays:
         found = set(arrays.files)
     if missing := sorted({"images", "labels"} - found):
@@ -67,7 +67,7 @@ def _names(file: Path) -> tuple[str, ...]:
 
 
 def _read(file: Path, name: str) -> NDArray[Any]:
-    """One array, if it is of the kind that its name promises."""
+    """One array, if its dtype and shape fit its name."""
     with _opened(file) as arrays:
         array: NDArray[Any] = arrays[name]
     if name == "images":

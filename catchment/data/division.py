@@ -24,7 +24,7 @@ class Division:
     """Who holds which samples."""
 
     dataset: Dataset
-    clients: tuple[Tensor, ...]  # rows of `dataset.train.images`, int64, ascending; one tensor a client
+    clients: tuple[Tensor, ...]  # rows of `dataset.train.images`, int64, ascending; one tensor per client
     test: Samples  # the private part of the test set, or all of it
     public: Samples | None  # labels of another set's classes are -1
     public_test: Samples | None
@@ -81,7 +81,7 @@ def divide(
 
 
 def own_division(folder: Path, form: Form, client: int, clients: int) -> Division:
-    """The division as a device sees it that brings its own data: all samples of its folder are its, others have none.
+    """The division on a device with its own data: all samples of its folder are its own, other clients have none.
 
     The folder has a split `train`, and may have `test`, for methods whose clients measure themselves. Everything must
     agree with the `form` of the server's data set: classes by name, and the split `public` if the server has one.
@@ -121,7 +121,7 @@ def _own_samples(folder: Path, part: str, form: Form) -> Samples | None:
     if list(images.shape[2:]) != size or images.shape[1] not in (1, channels):
         raise DataError(
             f"images of {split.files[0]} are {list(images.shape[1:])}, those of the server {list(form.shape)} "
-            "([C, H, W]); bring them to that size"
+            "([C, H, W]); resize them to that"
         )
     return samples_of(images, labels, channels)
 

@@ -85,7 +85,7 @@ class ParquetSplit:
 
 
 def open_parquet(files: Sequence[Path], split: str) -> ParquetSplit:
-    """A split in these files; their columns are looked at, and images are read later."""
+    """A split in these files; their columns are checked, and images are read later."""
     columns = {_columns(file) for file in files}
     if len(columns) > 1:
         raise DataError(f"the files of the {split} split in {files[0].parent} have different columns or class names")
@@ -148,6 +148,6 @@ def _decoded(encoded: bytes | None, place: str) -> NDArray[np.uint8]:
                 return np.asarray(image if mode == "L" else image.convert("L"))[None]
             if mode in COLOUR:
                 return np.asarray(image if mode == "RGB" else image.convert("RGB")).transpose(2, 0, 1)
-    except Exception as error:  # Pillow's decoders raise whatever the damage makes them stumble on
+    except Exception as error:  # Pillow's decoders raise many kinds of errors on damaged images
         raise DataError(f"the image in {place} cannot be decoded: {error}") from error
     raise DataError(f'the image in {place} has pixels of kind "{mode}"; only 8-bit grey and colour can be used')

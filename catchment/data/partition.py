@@ -1,7 +1,7 @@
 """Ways to deal samples to clients.
 
 A partition takes the labels `[N]`, the number of clients and a generator, and returns one array of positions
-(0 to N - 1) a client; no sample is dealt twice. Most of them only decide how many samples of each class each
+(0 to N - 1) per client; no sample is dealt twice. Most of them only decide how many samples of each class each
 client gets, a `[clients, classes]` table of counts, which `_dealt` then deals.
 """
 
@@ -25,7 +25,7 @@ Counts = NDArray[np.int64]
 Rows = NDArray[np.int64]
 
 DIRICHLET_TRIES = 1000
-DIRICHLET_MINIMUM = 10  # samples a client, as in the FedGKT experiments
+DIRICHLET_MINIMUM = 10  # samples per client, as in the FedGKT experiments
 OWN = "own"
 TABLES = resources.files("catchment.data") / "tables"
 
@@ -69,8 +69,8 @@ def dirichlet(
     Classes are dealt one after the other, and a client that already holds an equal share (N / clients) gets
     nothing of the next ones. All is drawn again until every client has `minimum` samples (10 unless given).
 
-    Where there are not even 10 samples a client, drawing again cannot help: unless `minimum` is given, clients
-    that were left with nothing then get one sample each from the largest ones.
+    Where there are fewer than 10 samples per client, drawing again cannot help: unless `minimum` is given, clients
+    without samples then get one each from the largest ones.
     """
     if not (isinstance(alpha, int | float) and 0 < alpha < math.inf):
         raise ExperimentError(f"data.partition.alpha = {alpha!r} must be a number above 0")
@@ -92,7 +92,7 @@ def dirichlet(
 
 
 def classes_per_client(labels: Rows, clients: int, generator: np.random.Generator, *, classes: int = 2) -> list[Rows]:
-    """`classes` classes a client; a class is shared equally by its holders.
+    """`classes` classes per client; a class is shared equally by its holders.
 
     Each client takes the classes with the fewest holders so far, ties at random, so that every class has a
     holder if clients * classes allow it.
@@ -132,8 +132,8 @@ def main_class(
 ) -> list[Rows]:
     """Clients of equal size: `share` of it from `classes` main classes, the rest equally from the others.
 
-    Main classes are dealt in turn: client 0 has the first, client 1 the next, and round again. Clients are as
-    large as the scarcest class allows, so samples are left over unless classes and turns come out even.
+    Main classes are dealt in turn: client 0 has the first, client 1 the next, and so on, cyclically. Clients are as
+    large as the scarcest class allows, so samples may be left over.
     """
     if not (isinstance(share, int | float) and 0 < share <= 1):
         raise ExperimentError(f"data.partition.share = {share!r} must be above 0 and at most 1")
@@ -178,7 +178,7 @@ def table(
     file: str | None = None,
     scale: bool = False,
 ) -> list[Rows]:
-    """Exactly the samples a table says: one row a client, one column a class.
+    """Exactly the samples that a table says: one row per client, one column per class.
 
     The table is `counts`, or the CSV `file`: a path, or the name of a table that comes with Catchment. With
     `scale`, a table that asks for more than there is shrinks by one factor, rounded by largest remainders.
@@ -192,7 +192,7 @@ def table(
     if len(available) > wanted.shape[1]:
         raise DataError(
             f"the partition table has {wanted.shape[1]} columns, but labels go up to {len(available) - 1}; "
-            "it needs one column a class"
+            "it needs one column per class"
         )
     needed = wanted.sum(axis=0)
     short = np.flatnonzero(needed > available)
@@ -275,7 +275,7 @@ def _dirichlet_counts(available: Counts, clients: int, alpha: float, generator: 
     for label in np.flatnonzero(available):
         has_room = sizes * clients < available.sum()
         shares = generator.dirichlet(np.full(clients, alpha)) * has_room
-        shares = shares if shares.sum() > 0 else has_room.astype(float)  # all chance went to clients without room
+        shares = shares if shares.sum() > 0 else has_room.astype(float)  # the whole draw went to clients without room
         ends = shares.cumsum()
         counts[:, label] = np.diff(np.floor(ends / ends[-1] * available[label]).astype(np.int64), prepend=0)
         sizes += counts[:, label]
@@ -296,7 +296,7 @@ def _without_empty_clients(counts: Counts) -> Counts:
 
 
 def _spread(total: int, ways: int, turns: Counts) -> Counts:
-    """`total` over some ways as equally as can be, `[clients, ways]`; the rest moves on with each turn."""
+    """`total` over some ways as equally as possible, `[clients, ways]`; the remainder shifts with each turn."""
     share, rest = divmod(total, ways)
     return share + ((np.arange(ways) - turns * rest) % ways < rest)
 
@@ -331,7 +331,7 @@ def _table(name: str, rows: Any) -> Counts:
     is_table = isinstance(rows, list) and all(isinstance(row, list) and len(row) == len(rows[0]) for row in rows)
     if not (rows and is_table and all(isinstance(cell, int) and cell >= 0 for row in rows for cell in row)):
         raise DataError(
-            f"the partition table {name} must have a row a client and a column a class, all rows of one length, "
+            f"the partition table {name} must have a row per client and a column per class, all rows of one length, "
             "of whole numbers, 0 or more"
         )
     return np.array(rows, dtype=np.int64)

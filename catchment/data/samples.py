@@ -85,7 +85,7 @@ class Normalisation:
 
 @dataclass(frozen=True)
 class Form:
-    """What all who train together must agree on about their data."""
+    """What the data of server and clients must agree on."""
 
     shape: tuple[int, int, int]  # of an image: channels, height, width
     classes: tuple[str, ...]  # names, in the order of their numbers
@@ -115,7 +115,7 @@ class Form:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """A training and a test part with the same classes; what a loader returns."""
+    """A training and a test part with the same classes: the result of a loader."""
 
     train: Samples  # none where clients bring data of their own
     test: Samples
@@ -154,7 +154,7 @@ class Dataset:
 
     @property
     def form(self) -> Form:
-        """What data of others must agree with."""
+        """What the data of other clients must agree with."""
         return Form(self.shape, self.classes, self.normalise, 0 if self.public is None else len(self.public))
 
     @classmethod

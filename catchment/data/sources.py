@@ -53,8 +53,8 @@ def load(
     CATCHMENT_DATA names. `train` and `test` limit the samples: that many are drawn with `seed`, and only
     these are decoded. A user's function gets `root` and `seed` if it names them, and returns a `Dataset`.
 
-    `classes` are the names of the classes in the order of their numbers, where the set does not say. With `own` clients
-    bring training data of their own: here is the test part, and the split `public` of a folder if it has one.
+    `classes` are the names of the classes in the order of their numbers, where the set does not say. With `own`,
+    clients bring their training data: only the test part is loaded here, and the split `public` if the folder has one.
     """
     if root is None and os.environ.get(VARIABLE):
         root = Path(os.environ[VARIABLE])
@@ -129,10 +129,10 @@ def _digits() -> Dataset:
 
 
 def _folder_of(name: str, root: Path | None, download: bool, own: bool) -> Path:
-    """The folder of a named set, filled from the hub if it is empty and that is allowed."""
+    """The folder of a named set, downloaded from the hub if it is empty and `download` allows it."""
     if root is None:
         raise DataError(
-            f'data set "{name}" was not looked for, as nothing says where data sets are: '
+            f'data set "{name}" cannot be found, as no folder of data sets is given: '
             f"set data.root or the environment variable {VARIABLE}"
         )
     folder = Path(root).expanduser() / name
@@ -157,7 +157,7 @@ def _from_folder(
     classes: Sequence[str] | None,
     own: bool,
 ) -> Dataset:
-    """A data set from a folder; without a test split the validation split is it."""
+    """A data set from a folder; without a test split its validation split is used for testing."""
     splits = {} if own else {"train": find_split(folder, "train")}
     splits["test"] = find_split(folder, "test") or find_split(folder, "validation")
     if own and (public := find_split(folder, "public")):

@@ -1,4 +1,4 @@
-"""The splits of a data set in a folder: Parquet files or NumPy's, each read by whoever knows how."""
+"""The splits of a data set in a folder, as Parquet or NumPy files."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def find_split(folder: Path, split: str) -> Split | None:
                     f"{place} has {len(files)} of the {int(numbered[1])} files of the {split} split; "
                     "copy or download the others too"
                 )
-            from catchment.data.parquet import open_parquet  # only who has such files needs the packages for them
+            from catchment.data.parquet import open_parquet  # needs packages that not every install has
 
             return open_parquet(files, split)
     return None

@@ -25,7 +25,7 @@ class WeightedMean:
         self._dtypes: dict[str, torch.dtype] = {}
 
     def add(self, tensors: Mapping[str, Tensor], weight: float) -> None:
-        """Add one party's tensors."""
+        """Add one client's tensors."""
         if not self._sums:
             self._sums = {
                 name: tensor.clone() if _is_count(tensor) else _wide(tensor) * weight
@@ -43,7 +43,7 @@ class WeightedMean:
         self.weight += weight
 
     def value(self) -> dict[str, Tensor]:
-        """The mean of what was added; at least one party must have been."""
+        """The mean of what was added, which must be something."""
         if not self.weight > 0:
             raise ValueError(f"a mean over weights that sum to {self.weight} does not exist")
         return {

@@ -1,7 +1,7 @@
 """Several models that see the same images: teachers, or students of one teacher. Knows nothing of federation.
 
-Dense models of one architecture run as one batched call, which spares their many small operations. Convolutions do
-not: with weights of their own for each model they become grouped convolutions, which are slower than a loop on CPUs.
+Dense models of one architecture run as one batched call, which saves many small operations. Convolutions do not: with
+different weights per model they become grouped convolutions, which are slower than a loop on CPUs.
 """
 
 from __future__ import annotations

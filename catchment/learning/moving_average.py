@@ -58,14 +58,14 @@ class MovingAverage:
 class StateAverages:
     """The averages of all models in a server's state.
 
-    A module that is trained where it is counts every step of its optimiser; one that made no step in a round, and
-    weights that are made anew by aggregation, count rounds.
+    A module that is trained in place counts every step of its optimiser; one that made no step in a round, and weights
+    that are replaced by aggregation, count rounds.
     """
 
     decay: float
     fields: tuple[str, ...]  # of the state: modules, weights, or dicts of either
     averages: dict[str, MovingAverage] = field(default_factory=dict)  # by place, such as "model" or "weights/3"
-    stepped: dict[str, bool] = field(default_factory=dict)  # places that made a step in the round under way
+    stepped: dict[str, bool] = field(default_factory=dict)  # places that made a step in the current round
 
     def tensors(self) -> dict[str, Weights]:
         """All averages as tensors that a checkpoint can hold."""
@@ -76,7 +76,7 @@ class StateAverages:
         self.averages = {place: MovingAverage.from_tensors(own) for place, own in tensors.items()}
 
     def watch(self, state: Any) -> None:
-        """Begin with the models of a state, and see every step of its optimisers from now on."""
+        """Start with the models of a state, and follow every step of its optimisers from now on."""
         found = dict(_models(state, self.fields))
         for place, model in found.items():
             self.averages.setdefault(place, MovingAverage.starting_at(_tensors(model)))

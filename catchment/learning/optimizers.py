@@ -14,7 +14,7 @@ from catchment.learning.schedules import Schedule
 from catchment.names import did_you_mean
 
 NAMES = ("adam", "adamw", "sgd")
-FUSED = ("cpu", "cuda")  # devices whose optimisers take one call per step
+FUSED = ("cpu", "cuda")  # torch devices whose optimisers take one call per step
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class OptimizerSettings:
     def build(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
         """A fresh optimiser, whose rate is `lr`."""
         parameters = list(parameters)
-        # One fused call a step where the device has it; the per-parameter loop costs more than a small model's work.
+        # One fused call per step where the torch device has it; a loop over parameters costs more than a small model.
         fused = all(parameter.device.type in FUSED for parameter in parameters)
         shared = {"lr": self.lr, "weight_decay": self.weight_decay, "fused": fused or None}
         if self.name == "sgd":

@@ -14,11 +14,11 @@ Precision = Literal["float32", "bfloat16"]
 
 
 def check_precision(precision: Precision, device: torch.device) -> None:
-    """Refuse a precision that a device cannot compute in."""
+    """Refuse a precision that a torch device cannot compute in."""
     if precision != "float32" and not torch.amp.is_autocast_available(device.type):
         raise ExperimentError(
-            f'precision is "{precision}", and device "{device}" has no automatic mixed precision; use precision = '
-            '"float32", or another device'
+            f'precision is "{precision}", and the PyTorch device "{device}" has no automatic mixed precision; use '
+            'precision = "float32", or another device'
         )
 
 

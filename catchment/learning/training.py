@@ -14,7 +14,7 @@ Weights = dict[str, Tensor]  # the state dict of a module: parameters and buffer
 
 
 def fit(optimizer: torch.optim.Optimizer, batches: Iterable[Batch], loss: Callable[[Batch], Tensor]) -> float:
-    """One step a batch; the mean loss. A loss that is not finite raises `Diverged`."""
+    """One step per batch; returns the mean loss. A loss that is not finite raises `Diverged`."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     total: Tensor | float = 0.0
     steps = 0

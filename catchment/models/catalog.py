@@ -120,7 +120,7 @@ def build(name: str, shape: tuple[int, ...], classes: int, seed: int, initial: s
     `module:function`, which is called with those of `shape`, `channels`, `size` (the width) and `classes`
     that it names. The shape for a half is that of the features it takes. `kgf(resnet18)`, `kgf(resnet18,8)` or
     `kgf(resnet18,16,no-sign)` is any of these with base kernels in its convolutions (`catchment.models.kgf`).
-    `initial = "glorot"` draws the weights of linear and convolutional layers anew, as Glorot and Bengio do.
+    `initial = "glorot"` redraws the weights of linear and convolutional layers, after Glorot and Bengio.
     """
     if (generated := _generating(name)) is not None:
         inner, base, switches = generated
@@ -188,7 +188,7 @@ def _generating(name: str) -> tuple[str, int, dict[str, bool]] | None:
 
 
 def _maker(name: str, shape: tuple[int, ...], classes: int) -> Callable[[], Any]:
-    """What makes the named model, once it is known to suit the shape."""
+    """A function that makes the named model, once it is known to suit the shape."""
     builtin = _builtin(name)
     if builtin is not None:
         _check_shape(name, builtin, shape)

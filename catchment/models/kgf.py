@@ -72,8 +72,7 @@ def with_base_kernels(
 ) -> nn.Module:
     """The model, changed: every `nn.Conv2d` of more than `base` kernels keeps that many and generates the others.
 
-    Without `sign` or `bias`, equation 2 lacks that part. All else stays as it is, and convolutions of a class of their
-    own, too.
+    Without `sign` or `bias`, equation 2 lacks that part. All else stays as it is, subclasses of `nn.Conv2d` included.
     """
     if base < 1:
         raise ModelError(f"{base} base kernels are given; at least 1 is needed")

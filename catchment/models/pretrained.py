@@ -1,4 +1,4 @@
-"""Weights from a file: read, and fitted to models of which only a part may be in it."""
+"""Weights from a file, which may hold only a part of a model's tensors."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ STAGES = 4
 def basic(channels: int, blocks: int, shape: tuple[int, ...], classes: int) -> SplitModel:
     """The stem, which is the extractor, and four stages of basic blocks; stages 2 to 4 halve the maps.
 
-    Each stage has twice the channels of the one before. ResNet-18 has 64 channels and 2 blocks a stage.
+    Each stage has twice the channels of the one before. ResNet-18 has 64 channels and 2 blocks per stage.
     """
     extractor = stem(shape[0], channels)
     body = []

@@ -1,4 +1,4 @@
-"""Models in two parts, and what can be asked of a model before it is trained."""
+"""Models in two parts, and checks of a model before it is trained."""
 
 from __future__ import annotations
 
@@ -75,10 +75,10 @@ def written(shape: tuple[int, ...]) -> str:
 
 
 def _split(model: nn.Module, name: str) -> SplitModel:
-    """The same model, once it is known to have both parts."""
+    """The model, checked to have both parts."""
     if not is_split(model):
         raise ModelError(
-            f'model "{name}" has no features to give: let its function return '
+            f'model "{name}" has no extractor for features: let its function return '
             "catchment.models.SplitModel(extractor, classifier), or a module with these two attributes"
         )
     return model

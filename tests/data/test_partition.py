@@ -283,7 +283,7 @@ def test_a_table_from_a_file(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="table has 2 columns, but labels go up to 2"):
         dealt([0, 1, 2], 2, name="table", file=str(file))
     file.write_text("1,2\n3\n")
-    with pytest.raises(DataError, match=r"mine.csv must have a row a client and a column a class, all rows of one"):
+    with pytest.raises(DataError, match=r"mine.csv must have a row per client and a column per class, all rows of one"):
         dealt(labels, 2, name="table", file=str(file))
     file.write_text("1,many\n")
     with pytest.raises(DataError, match=r"mine.csv must hold whole numbers separated by commas: .*'many'"):
@@ -292,7 +292,7 @@ def test_a_table_from_a_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("table", [[], 5, [1, 2], [[1], 2], [[1, -1]], [[0.5]]])
 def test_counts_that_are_no_table_are_refused(table: Any) -> None:
-    with pytest.raises(DataError, match=r"the partition table in data.partition.counts must have a row a client"):
+    with pytest.raises(DataError, match=r"the partition table in data.partition.counts must have a row per client"):
         dealt([0, 1], 1, name="table", counts=table)
 
 

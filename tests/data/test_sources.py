@@ -282,7 +282,7 @@ def test_a_missing_set_says_where_it_was_looked_for(tmp_path: Path) -> None:
     )
     with pytest.raises(DataError, match=text):
         read("mnist", tmp_path)
-    with pytest.raises(DataError, match=r"nothing says where data sets are: set data.root or .* CATCHMENT_DATA"):
+    with pytest.raises(DataError, match=r"no folder of data sets is given: set data.root or .* CATCHMENT_DATA"):
         read("mnist")
     with pytest.raises(
         DataError, match=rf"there is no train.parquet or train.npz in {tmp_path}/nothing, which was given"

@@ -25,7 +25,9 @@ def test_float32_leaves_a_module_as_it_is() -> None:
 def test_a_device_without_autocast_is_refused() -> None:
     check_precision("float32", torch.device("meta"))
     check_precision("bfloat16", CPU)
-    with pytest.raises(ExperimentError, match='precision is "bfloat16", and device "meta" has no automatic mixed'):
+    with pytest.raises(
+        ExperimentError, match='precision is "bfloat16", and the PyTorch device "meta" has no automatic mixed'
+    ):
         check_precision("bfloat16", torch.device("meta"))
 
 

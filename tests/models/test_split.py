@@ -106,7 +106,7 @@ def test_no_features_to_give():
     with pytest.raises(ModelError) as caught:
         models.feature_shape(nn.Linear(3, 3), SHAPE)
     assert str(caught.value) == (
-        'model "Linear" has no features to give: let its function return '
+        'model "Linear" has no extractor for features: let its function return '
         "catchment.models.SplitModel(extractor, classifier), or a module with these two attributes"
     )
 
@@ -176,7 +176,7 @@ def test_a_half_that_gives_no_tensor():
 
 
 def test_an_edge_model_without_features():
-    assert objection(nn.Identity(), nn.Identity()).startswith('model "small" has no features to give: ')
+    assert objection(nn.Identity(), nn.Identity()).startswith('model "small" has no extractor for features: ')
 
 
 def test_an_edge_model_for_other_images():
