@@ -47,7 +47,7 @@ def bytes_per_round(runs: Sequence[RunFiles]) -> Drawing | None:
     if len(runs) == 1:
         rounds = [line.round for line in runs[0].ledger]
         streams = _streams(runs[0], rounds, lambda line, entry: {line.round: len(entry.clients)})
-        note = "What crossed in each round, by purpose and direction; up is from the clients to the server."
+        note = "What was sent in each round, by purpose and direction; up is from the clients to the server."
         if not streams:
             return None
         return Drawing("Bytes per round", note, lambda axes: _stacked_bytes(axes, rounds, streams, "round"))
@@ -64,12 +64,12 @@ def bytes_per_round(runs: Sequence[RunFiles]) -> Drawing | None:
             from_zero(axes)
         round_axis(axes)
 
-    note = "Up and down together, without evaluation; a logarithmic axis has no place for rounds of 0 bytes."
+    note = "Up and down together, without evaluation; a logarithmic axis cannot show rounds of 0 bytes."
     return Drawing("Bytes per round", note, draw)
 
 
 def bytes_by_tensor(run: RunFiles) -> Drawing | None:
-    """The tensors that moved most bytes, and what messages need beside their tensors."""
+    """The tensors with the most bytes, and what messages need beside their tensors."""
     ways: dict[str, Counter[str]] = {"up": Counter(), "down": Counter()}
     for line in run.ledger:
         for entry in line.entries:
@@ -104,7 +104,7 @@ def bytes_by_tensor(run: RunFiles) -> Drawing | None:
 
 
 def bytes_per_client(run: RunFiles) -> Drawing | None:
-    """Bytes of each client, by direction and purpose; of many clients, how many moved how much."""
+    """Bytes per client, by direction and purpose; for many clients, a histogram."""
     moved: Counter[int] = Counter()
     for line in run.ledger:
         for entry in line.entries:
@@ -136,8 +136,8 @@ def _clients_by_bytes(moved: Sequence[int], clients: int) -> Drawing:
         set_label(axes, "x", "bytes of the whole run", unit.name)
         set_label(axes, "y", "clients")
 
-    note = f"Of {clients:,} clients {len(moved):,} moved something, each from {human_bytes(low)} to {human_bytes(high)}"
-    return Drawing("Bytes per client", f"{note}, up and down together; {silent:,} moved nothing.", draw)
+    note = f"Of {clients:,} clients {len(moved):,} had traffic, each from {human_bytes(low)} to {human_bytes(high)}"
+    return Drawing("Bytes per client", f"{note}, up and down together; {silent:,} had none.", draw)
 
 
 def _streams(

@@ -59,7 +59,7 @@ def drawings(runs: Sequence[RunFiles]) -> list[Drawing]:
 
 
 def notes_per_round(run: RunFiles) -> Drawing | None:
-    """The numbers that the method left of each round."""
+    """The numbers that the method noted in each round."""
     lines: list[Curve] = []
     for name in dict.fromkeys(name for record in run.rounds for name in record.notes):
         known = [record for record in run.rounds if math.isfinite(record.notes.get(name, math.nan))]
@@ -74,7 +74,7 @@ def notes_per_round(run: RunFiles) -> Drawing | None:
         from_zero(axes)
         round_axis(axes)
 
-    return Drawing("What the method noted", "Numbers of each round, as the method's page explains them.", draw)
+    return Drawing("Notes of the method", "Numbers of each round, which docs/methods.md explains.", draw)
 
 
 # ---- accuracy ---------------------------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ def accuracy_per_round(runs: Sequence[RunFiles]) -> Drawing | None:
 
 
 def accuracy_per_byte(runs: Sequence[RunFiles]) -> Drawing | None:
-    """Accuracy against the bytes that training has moved until then."""
+    """Accuracy against the bytes that training has sent until then."""
     lines = [curve for curve in curves(runs, lambda run: (_bytes_so_far(run), _accuracies(run))) if any(curve.x)]
     if not lines:
         return None
@@ -159,7 +159,7 @@ def _accuracies(run: RunFiles) -> list[float]:
 
 
 def _bytes_so_far(run: RunFiles) -> list[float]:
-    """What training has moved until the end of each evaluated round."""
+    """What training has sent until the end of each evaluated round."""
     sums = accumulate(training_bytes(run))
     return [size for size, record in zip(sums, run.rounds) if record.accuracy is not None]
 
@@ -207,7 +207,7 @@ def _further(run: RunFiles, begin: str, names: Sequence[str]) -> Drawing:
 
 
 def events_per_round(runs: Sequence[RunFiles]) -> Drawing | None:
-    """Replies that did not arrive as asked: of a single run by kind, of several their number."""
+    """Replies that went wrong: of a single run by kind, of several their number."""
 
     def points(run: RunFiles) -> tuple[list[float], list[float]]:
         return round_numbers(run.rounds), [float(_troubles(record).total()) for record in run.rounds]
@@ -230,14 +230,14 @@ def events_per_round(runs: Sequence[RunFiles]) -> Drawing | None:
         set_label(axes, "y", "replies")
 
     note = (
-        "Replies that were lost on the way, came after their deadline, that the client failed to give, or that the "
-        "server did not accept."
+        "Lost: no reply came. Late: it came after its deadline. Failed: the client could not do the work. Refused: the "
+        "server did not accept it."
     )
     return Drawing("Lost, late, failed and refused replies", note, draw)
 
 
 def _troubles(record: Round) -> Counter[str]:
-    """What did not arrive as asked in a round, by kind."""
+    """The replies of a round that went wrong, by kind."""
     return Counter(event.what for event in record.events if event.what in TROUBLES)
 
 

@@ -53,7 +53,7 @@ def render(title: str, opening: Sequence[Part], sections: Sequence[Section]) -> 
 
 
 def _printable(value: object) -> object:
-    """Text without what no page should be given; what the template calls safe stays as it is."""
+    """Text without control characters; what the template calls safe stays as it is."""
     return "\n".join(map(printable, value.split("\n"))) if type(value) is str else value
 
 

@@ -80,7 +80,7 @@ class Picture:
 
     @property
     def source(self) -> str:
-        """The file as an address that needs no other file."""
+        """The file as a data URI."""
         return f"data:image/png;base64,{b64encode(self.image).decode()}"
 
 

@@ -1,4 +1,4 @@
-"""What the sections of a report say of one run, or of several compared."""
+"""The sections of a report, about one run or several compared."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from catchment.report.drawing import Drawing
 
-SAID = "self-reported"  # by clients; the server did not measure it
+SELF_REPORTED = "self-reported"  # by clients; the server did not measure it
 
 
 def opening(runs: Sequence[RunFiles]) -> list[Part]:
@@ -51,7 +51,7 @@ def sections(runs: Sequence[RunFiles]) -> list[Section]:
         Section("Figures", _figures(runs)),
         Section("Images", _images(runs)),
         Section("Communication", _communication(runs)),
-        Section("What left the devices", trust.leaves(runs)),
+        Section("What devices sent", trust.leaves(runs)),
         Section("What a curious server could see", trust.probe(runs)),
         Section("Costs", _costs(runs)),
         Section("Data", _data(runs)),
@@ -69,7 +69,7 @@ def _what_ran(runs: Sequence[RunFiles]) -> list[Part]:
     cards = _run_cards(runs) if len(runs) > 1 else _number_cards(runs[0])
     parts: list[Part] = [cards, Table(summary_columns(runs))]
     if any(run.outcome.self_reported for run in runs):
-        parts.append(Note("Self-reported numbers are what clients say of themselves; the server did not measure them."))
+        parts.append(Note("Self-reported numbers were measured by the clients; the server could not check them."))
     return [*parts, *_by_model(runs), *_further(runs)]
 
 
@@ -78,13 +78,13 @@ def _number_cards(run: RunFiles) -> Cards:
     outcome, best = run.outcome, run.outcome.best
     accuracy = MISSING if outcome.accuracy is None else f"{percent(outcome.accuracy)} %"
     notes = [f"best {percent(best.accuracy)} % in round {best.round}"] if best else []
-    notes += [SAID] if run.self_reported("accuracy") else []
+    notes += [SELF_REPORTED] if run.self_reported("accuracy") else []
     cards = [
         Card("accuracy", accuracy, ", ".join(notes)),
         Card("rounds", f"{run.done:,}", f"of {run.planned:,}" if run.unfinished else ""),
         Card("bytes up", human_bytes(outcome.bytes.up), "clients to server"),
         Card("bytes down", human_bytes(outcome.bytes.down), "server to clients"),
-        Card("bytes to evaluate", human_bytes(outcome.bytes.evaluation), "booked apart"),
+        Card("bytes to evaluate", human_bytes(outcome.bytes.evaluation), "not counted above"),
         Card("wall time", human_seconds(outcome.seconds)),
     ]
     if outcome.virtual_seconds:
@@ -99,7 +99,7 @@ def _run_cards(runs: Sequence[RunFiles]) -> Cards:
         outcome = run.outcome
         accuracy = MISSING if outcome.accuracy is None else f"{percent(outcome.accuracy)} %"
         note = f"{human_bytes(outcome.bytes.up + outcome.bytes.down)} in {counted(run.done, 'round')}"
-        note += f", accuracy {SAID}" if run.self_reported("accuracy") else ""
+        note += f", accuracy {SELF_REPORTED}" if run.self_reported("accuracy") else ""
         cards.append(Card(label, accuracy, note, warning=run.unfinished))
     return Cards(cards, wide=True)
 
@@ -114,7 +114,7 @@ def _by_model(runs: Sequence[RunFiles]) -> list[Part]:
         Column(f"{name} %", [percent(models[name].accuracy if name in models else None) for _, models in having])
         for name in names
     ]
-    said = f" Some are {SAID}." if any(run.self_reported("clients") for run, _ in having) else ""
+    said = f" Some are {SELF_REPORTED}." if any(run.self_reported("clients") for run, _ in having) else ""
     note = f"Accuracy by the model of the clients: the mean over those that have it.{said}"
     return [Table([*run_column(runs, [run for run, _ in having]), *columns]), Note(note)]
 
@@ -124,7 +124,7 @@ def _further(runs: Sequence[RunFiles]) -> list[Part]:
     measured = [{**_server_numbers(run), **run.outcome.more} for run in runs]
     names = dict.fromkeys(name for numbers in measured for name in numbers)
     best = [run.outcome.best for run in runs]
-    said = [f" {SAID}" if run.self_reported("accuracy") else "" for run in runs]
+    said = [f" {SELF_REPORTED}" if run.self_reported("accuracy") else "" for run in runs]
     columns = [
         Column("best accuracy %", [percent(one.accuracy if one else None) + mark for one, mark in zip(best, said)]),
         Column("in round", [f"{one.round}" if one else MISSING for one in best]),
@@ -148,7 +148,7 @@ def _server_numbers(run: RunFiles) -> dict[str, Any]:
 
 def _figures(runs: Sequence[RunFiles]) -> list[Part]:
     """Those of all runs, then, if there are several, those of each."""
-    from catchment.report.figures import drawings  # who writes no reports needs no Matplotlib
+    from catchment.report.figures import drawings  # so that only reports need Matplotlib
 
     shared = drawings(runs)
     if not shared:
@@ -193,7 +193,7 @@ def _communication(runs: Sequence[RunFiles]) -> list[Part]:
         ),
         Column("top accuracy %", [percent(top) for top in tops]),
     ]
-    note = "Bytes of training, up and down, until the mean of the clients (or the one model) first got this far."
+    note = "Bytes of training, up and down, until the mean of the clients (or the one model) first reached it."
     return [Table([*run_column(runs, runs), *columns]), Note(note)]
 
 
@@ -231,7 +231,7 @@ def _costs(runs: Sequence[RunFiles]) -> list[Part]:
 
 
 def _data(runs: Sequence[RunFiles]) -> list[Part]:
-    """How the samples lie on the clients."""
+    """How the samples are distributed over the clients."""
     settings = [run.plan.data for run in runs]
     found = [run.outcome.data for run in runs]
     names = ("train", "smallest_client", "largest_client", "test", "public")
@@ -254,5 +254,5 @@ def _partition(table: Mapping[str, Any] | None) -> str:
 
 
 def _experiments(runs: Sequence[RunFiles]) -> list[Part]:
-    """The files that give the runs again."""
+    """The experiment files, which reproduce the runs."""
     return [File(label, run.toml.strip()) for label, run in zip(labels(runs), runs)]

@@ -57,7 +57,7 @@ def percent(share: float | None) -> str:
 
 
 def printable(text: str) -> str:
-    """The text with what no page or terminal should be given, such as control characters, replaced."""
+    """The text with control characters and the like replaced, for a page or a terminal."""
     return "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in text)
 
 
@@ -70,5 +70,5 @@ def shortened(text: str, length: int) -> str:
 
 
 def _decimals(value: float) -> int:
-    """So many that about three digits are shown."""
+    """As many decimals as give about three digits."""
     return 2 if value < 9.995 else 1 if value < 99.95 else 0

@@ -33,7 +33,7 @@ class Column:
 
 
 def summary_columns(runs: Sequence[RunFiles]) -> list[Column]:
-    """What every form of the summary shows; columns that would tell nothing are left out."""
+    """What every form of the summary shows; columns without information are left out."""
     outcomes = [run.outcome for run in runs]
     sizes = [outcome.bytes for outcome in outcomes]
     evaluation = Column(EVALUATION, [human_bytes(size.evaluation) for size in sizes])

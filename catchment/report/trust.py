@@ -1,4 +1,4 @@
-"""What a report says of trust: what left the devices, who lied, and what did not arrive. Lists are bounded."""
+"""What a report says of trust: what devices sent, who lied, and which replies went wrong. Lists are bounded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PROBE = "inversion-"  # what names of the probe's pictures begin with; a round f
 
 
 def leaves(runs: Sequence[RunFiles]) -> list[Part]:
-    """What clients sent, field by field, and what it shows; nothing before a run is finished."""
+    """What clients sent, field by field, and what it reveals; nothing before a run is finished."""
     sent = [(run, row) for run in runs for row in run.outcome.leaves]
     if not sent:
         return []
@@ -61,10 +61,10 @@ def probe(runs: Sequence[RunFiles]) -> list[Part]:
     ]
     return [
         Note(
-            "What a server that keeps to the protocol could rebuild of private images from the features of one client, "
-            "with decoders that it trains on images of its own. The mean image knows nothing of the features."
+            "What an honest but curious server could rebuild of private images from the features of one client, with "
+            "decoders that it trains on images of its own. The mean image uses no features."
         ),
-        Note("Measured with the private images at hand, as only a simulation can."),
+        Note("Measured against the private images, which only a simulation has."),
         Table(columns),
         *([Figures(pictures)] if pictures else []),
     ]
@@ -112,7 +112,7 @@ def _strengths(used: Sequence[Mapping[str, float]]) -> str:
 
 
 def events(runs: Sequence[RunFiles]) -> list[Part]:
-    """What did not arrive as asked, and who came and went."""
+    """Replies that went wrong, and who came and went."""
     parts: list[Part] = []
     for label, run in zip(labels(runs), runs):
         events = [(record.round, event) for record in run.rounds for event in record.events]

@@ -221,7 +221,7 @@ def test_many_clients_are_a_histogram(make_run, parts):
     run = RunFiles.read(make_run(ledger=[{"round": 1, "entries": entries}]))
     drawing = figures.bytes_per_client(run)
     assert drawing.note == (
-        "Of 301 clients 151 moved something, each from 10 B to 30 B, up and down together; 150 moved nothing."
+        "Of 301 clients 151 had traffic, each from 10 B to 30 B, up and down together; 150 had none."
     )
     (steps,) = drawn(drawing).patches
     counts, edges, _ = steps.get_data()

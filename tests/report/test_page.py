@@ -317,13 +317,13 @@ LEAVES = [
 
 def test_what_left_the_devices_is_shown_with_its_bytes(make_run, page, without_figures):
     sent = {"leaves": LEAVES, "bytes_by_field": {"up": {"features": 2048}, "down": {}}}
-    text = page(make_run("one", result=sent)).section("What left the devices")
+    text = page(make_run("one", result=sent)).section("What devices sent")
     rows = text.partition("\nShapes are")[0].strip().split("\n")
     assert rows[-12:] == [
         "features", "features", "float32 [n <= 7, 16]", "train", "2.00 KiB", "the <images>",
         "accuracy", "metrics", "float", "test", "\N{EN DASH}", "how well it goes",
     ]  # fmt: skip
-    assert "\nWhat left the devices\n" not in page(make_run("old")).text
+    assert "\nWhat devices sent\n" not in page(make_run("old")).text
 
 
 def probed(parts, number, best):
@@ -354,7 +354,7 @@ def test_what_clients_said_of_themselves_is_marked(make_run, page, without_figur
     text = page(one).section("What ran")
     assert "best 50.00 % in round 3, self-reported" in text
     assert "\naccuracy, clients\n" in text
-    assert "Self-reported numbers are what clients say of themselves" in text
+    assert "Self-reported numbers were measured by the clients" in text
     assert "\n50.00 self-reported\n" in text
     assert "Some are self-reported." in text
     both = page(one, make_run("measured")).section("What ran")
@@ -386,8 +386,7 @@ def test_a_report_does_not_grow_with_the_clients(make_run, page, parts):
     found = page(directory)
     assert len(found.source) < 200_000
     for words in (
-        "Of 100,000 clients 50,000 moved something, each from 1.00 KiB to 1.00 KiB, up and down together; 50,000 moved "
-        "nothing.",
+        "Of 100,000 clients 50,000 had traffic, each from 1.00 KiB to 1.00 KiB, up and down together; 50,000 had none.",
         "90, 95, … (20,000 in all)",
         "The 50 of 10,000 that were flagged in most rounds.",
     ):
