@@ -11,7 +11,7 @@ from catchment import process
 from catchment.config.experiment import Experiment
 from catchment.runs.converter import Record
 from catchment.runs.directory import RESULT, begin, load_experiment
-from catchment.runs.loop import Observer, go_on, unseen
+from catchment.runs.loop import Observer, ignore, run_rounds
 
 
 def run(experiment: Experiment, out: str | Path | None = None, *, observe: Observer | None = None) -> Record:
@@ -22,10 +22,10 @@ def run(experiment: Experiment, out: str | Path | None = None, *, observe: Obser
     process.set_up()
     if experiment.engine == "flower":
         with TemporaryDirectory() if out is None else nullcontext(out) as place:
-            return carry_on(experiment, begin(experiment, Path(place)), observe=observe)
+            return continue_run(experiment, begin(experiment, Path(place)), observe=observe)
     world = experiment.build_world()  # before anything is written
     directory = None if out is None else begin(experiment, Path(out))
-    return go_on(experiment, world, experiment.build_transport(world, directory), directory, observe)
+    return run_rounds(experiment, world, experiment.build_transport(world, directory), directory, observe)
 
 
 def resume(out: str | Path, *, observe: Observer | None = None) -> Record:
@@ -33,15 +33,15 @@ def resume(out: str | Path, *, observe: Observer | None = None) -> Record:
     directory = Path(out)
     if (directory / RESULT).exists():
         return json.loads((directory / RESULT).read_text())  # type: ignore[no-any-return]
-    return carry_on(load_experiment(directory), directory, observe=observe)
+    return continue_run(load_experiment(directory), directory, observe=observe)
 
 
-def carry_on(experiment: Experiment, directory: Path, *, observe: Observer | None = None) -> Record:
+def continue_run(experiment: Experiment, directory: Path, *, observe: Observer | None = None) -> Record:
     """Do the remaining rounds of the run in a directory, whose experiment is given."""
     process.set_up()
     if experiment.engine == "flower":
         from catchment.flower.federation import federate
 
-        return federate(experiment, directory, observe or unseen)
+        return federate(experiment, directory, observe or ignore)
     world = experiment.build_world()
-    return go_on(experiment, world, experiment.build_transport(world, directory), directory, observe)
+    return run_rounds(experiment, world, experiment.build_transport(world, directory), directory, observe)

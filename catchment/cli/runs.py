@@ -1,4 +1,4 @@
-"""Commands about runs: start one, go on with it, report it, take its models."""
+"""Commands about runs: start, resume, report, export models."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def start(experiment: Experiment, out: Path | None) -> None:
 
 
 def resume(directory: RunDirectory) -> None:
-    """Go on with a run that was stopped or killed, to the very same result."""
+    """Resume a run that was stopped or killed; the result is the same as without the interruption."""
     if not (directory / RESULT).exists():
         experiment = load_experiment(directory)
         warn_about_keys(experiment)
         with progress(experiment, directory) as observe:
-            launch.carry_on(experiment, directory, observe=observe)
+            launch.continue_run(experiment, directory, observe=observe)
     show_runs([directory])
 
 
@@ -63,7 +63,7 @@ def export(
     out: Annotated[
         Path | None, typer.Option(help="The file; model.safetensors or client-N.safetensors in the run if not given.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
 ) -> None:
     """Write a model of a run as a safetensors file."""
     done = Run(directory)

@@ -2,7 +2,7 @@
 
     python -m catchment.flower.serving DIRECTORY DESCRIPTOR
 
-does what is left of a run, with the clients that come to the listening socket of that descriptor.
+does the remaining rounds of a run, with the clients that connect to the listening socket of that descriptor.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from catchment.flower.transport import Flower
 from catchment.keys.admission import admitted_keys
 from catchment.keys.keys import sign_run
 from catchment.runs.directory import begin, load_experiment
-from catchment.runs.loop import go_on
+from catchment.runs.loop import run_rounds
 from catchment.version import __version__
 
-KEYS = 2.0  # seconds between two looks for keys that are new or gone
+KEYS = 2.0  # seconds between two checks for keys that are new or gone
 
 
 def start_run(file: Path, directory: Path) -> None:
@@ -53,7 +53,7 @@ def serve_run(
     admits: Callable[[int], bool] = lambda client: True,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Do what is left of the run in a directory with the clients of a grid; `keys` is what signs it."""
+    """Do the remaining rounds of the run in a directory with the clients of a grid; `keys` holds what signs it."""
     process.set_up()
     control = ControlFiles(directory)
 
@@ -84,7 +84,7 @@ def serve_run(
 
     try:
         world = experiment.build_world()
-        go_on(experiment, world, transport(world), directory)
+        run_rounds(experiment, world, transport(world), directory)
     except CatchmentError as error:
         control.stop(error)
         raise
@@ -108,11 +108,11 @@ def main(directory: Path, descriptor: int) -> None:
 
 
 def _follow(store: Store, folder: Path, clients: int, control: ControlFiles) -> None:
-    """Obey the folder of keys: who is gone from it is sent away, who is new may join."""
+    """Follow the folder of keys: disconnect clients whose key is gone from it, admit new ones."""
     while True:
         time.sleep(KEYS)
         for client in store.admit(admitted_keys(folder, clients)):
-            control.note("revoked", client, "its key was taken away or replaced")
+            control.note("revoked", client, "its key was revoked or replaced")
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ class Checkpoints:
         progress: Mapping[str, Any],
         averages: Mapping[str, Weights] | None = None,
     ) -> None:
-        """Write a checkpoint, then forget what is older than the one before it."""
+        """Write a checkpoint, then delete all older ones but the last."""
         private_directory(self._directory)
         files = self._save_clients(round, fleet.transport.states)
         tensors: dict[str, Tensor] = {}
@@ -98,7 +98,7 @@ class Checkpoints:
         self._clean(round)
 
     def latest(self) -> Loaded | None:
-        """The newest checkpoint that can be read whole; None if there is none, an error if there are only others."""
+        """The newest readable checkpoint; None if there are no checkpoints, an error if none of them can be read."""
         reasons = []
         for path in sorted(self._directory.glob(ROUND_FILES), reverse=True):
             try:
@@ -108,7 +108,7 @@ class Checkpoints:
         if reasons:
             raise RunError(
                 f"no checkpoint in {self._directory} can be read ({reasons[0]}); the run is left as it is: resume it "
-                "with the version that wrote it, or start anew in another directory"
+                "with the version that wrote it, or start over in another directory"
             )
         return None
 

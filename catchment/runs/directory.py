@@ -37,7 +37,7 @@ def load_experiment(directory: Path) -> Experiment:
         version = written_by or _SILENT
         raise UserError(
             f"{directory} was written by Catchment {version}, whose runs this version cannot go on with; it is left "
-            f"untouched: use Catchment {version} for it, or start anew in another directory"
+            f"untouched: use Catchment {version} for it, or start over in another directory"
         )
     return Experiment.load(path)
 

@@ -134,7 +134,7 @@ class Run:
         return state
 
     def _about(self, client: int | None) -> dict[str, Any]:
-        """What a reader of an exported file must know."""
+        """The metadata of an exported file."""
         world = self.world
         about = {
             "experiment": self.experiment.name,

@@ -29,7 +29,7 @@ class Journal(Generic[T]):
         return [parsed(self._kind, line, f"{self._path}, line {n},") for n, line in enumerate(lines, start=1)]
 
     def cut(self, round: int) -> None:
-        """Drop what lies after a round: it will be done again."""
+        """Drop the records after a round, which will be repeated."""
         if self._path is not None and self._path.exists():
             write_atomically(self._path, b"".join(line + b"\n" for line in self._lines(round)))
 
@@ -77,7 +77,7 @@ def parsed(kind: type[T], text: bytes, where: str) -> T:
 
 
 def file_bytes(path: Path) -> bytes:
-    """All of a file; what cannot be read is one sentence."""
+    """The bytes of a file; one that cannot be read is a UserError."""
     try:
         return path.read_bytes()
     except OSError as error:

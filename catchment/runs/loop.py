@@ -34,24 +34,24 @@ from catchment.runs.journal import Journal
 from catchment.runs.records import Bytes, Event, Inversion, LedgerEntry, LedgerRound, Result, Round, best_of
 from catchment.runs.rehearsal import peak_memory
 from catchment.runs.state import fingerprint, unflatten
-from catchment.runs.undo import broken, keepsake
+from catchment.runs.undo import broken, restorer
 
 Observer = Callable[[Record], None]
 
 
-def go_on(
+def run_rounds(
     experiment: Experiment,
     world: World,
     transport: Transport,
     directory: Path | None = None,
     observe: Observer | None = None,
 ) -> Record:
-    """Do what is left of the run in a directory; without one, all of it. Returns the result as in `result.json`."""
+    """Do the remaining rounds of the run in a directory; without one, all. Returns the result as in `result.json`."""
     return _Run(experiment, world, directory, observe, transport).go()
 
 
-def unseen(record: Record) -> None:
-    """The observer that looks at nothing."""
+def ignore(record: Record) -> None:
+    """The observer that does nothing."""
 
 
 class _Run:
@@ -92,7 +92,7 @@ class _Run:
         self.rounds = Journal(None if directory is None else directory / ROUNDS, Round)
         self.crossings = Journal(None if directory is None else directory / LEDGER, LedgerRound)
         self.directory = directory
-        self.observe = observe or unseen
+        self.observe = observe or ignore
         self.curious = CuriousServer(experiment.probe, world) if experiment.probe.inversion else None
         self.averages = StateAverages(world.average, self.method.models) if world.average else None
         self.seconds = 0.0
@@ -133,7 +133,7 @@ class _Run:
         return state, loaded.round
 
     def _cut(self, round: int) -> None:
-        """Drop the records after a round: it will be done again."""
+        """Drop the records after a round, which will be repeated."""
         self.rounds.cut(round)
         self.crossings.cut(round)
 
@@ -170,7 +170,7 @@ class _Run:
         self.observe(to_dict(record))
 
     def _begin(self, number: int, last: bool) -> None:
-        """Tell server and traffic which round it is, and who listens to it."""
+        """Start a round on server and traffic, and set who observes it."""
         validation = [record.validation for record in self.records if record.validation is not None]
         schedule = self.world.client_optimizer.schedule
         self.server.begin_round(number, validation)
@@ -189,7 +189,7 @@ class _Run:
 
     def _train(self, state: Any) -> None:
         """The method's round; one that breaks the server's state is undone, so that one upload cannot end a run."""
-        undo = keepsake([state, self.averages])
+        undo = restorer([state, self.averages])
         failure: Exception | None = None
         try:
             self.method.round(self.server, state, self.fleet)
@@ -210,7 +210,7 @@ class _Run:
             self.traffic.undone(failure)
 
     def _evaluate(self, state: Any) -> Metrics:
-        """What the method measures: of moving averages, where the experiment has these."""
+        """The method's evaluation, of moving averages where the experiment has them."""
         with self.averages.swapped_in(state) if self.averages else nullcontext():
             return self.method.evaluate(self.server, state, self.fleet)
 
@@ -230,7 +230,7 @@ class _Run:
             write_atomically(self.directory / "images" / f"{name}.png", sheet(images, self.world.normalise))
 
     def _inverted(self, number: int, state: Any) -> Inversion | None:
-        """What a curious server could rebuild of the images behind this round's features; None if none is asked."""
+        """What a curious server could rebuild from this round's features; None without the probe."""
         found = self.curious.attack(self.server, state) if self.curious else None
         if found is None:
             return None

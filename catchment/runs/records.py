@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 
 from catchment.runs.converter import AnyNumber
 
-TROUBLES = ("lost", "late", "failed", "refused")  # what did not arrive as asked
+TROUBLES = ("lost", "late", "failed", "refused")  # replies that went wrong
 NEWS = ("joined", "left", "forgot", "revoked", "restarted", "resumed", "undone", "suspended")  # of clients and rounds
 
 
@@ -22,7 +22,7 @@ NEWS = ("joined", "left", "forgot", "revoked", "restarted", "resumed", "undone",
 
 @dataclass(frozen=True, kw_only=True)
 class Bytes:
-    """What crossed, as it was on the wire: training up and down, and everything that was booked apart."""
+    """Bytes on the wire: of training up and down, and of evaluation."""
 
     up: int
     down: int
@@ -78,12 +78,12 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True)
 class Likeness:
-    """How much rebuilt images are like the private ones: means over images."""
+    """How similar rebuilt images are to the private ones: means over images."""
 
     correlation: AnyNumber
     psnr: AnyNumber  # dB
     ssim: AnyNumber
-    identified: AnyNumber  # share of rebuilt images to which, of all private images, the right one is nearest
+    identified: AnyNumber  # share of rebuilt images whose nearest private image is the original
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +117,7 @@ class Round:
     more: dict[str, Any] = field(default_factory=dict)  # whatever else the method measured
     self_reported: list[str] = field(default_factory=list)  # "accuracy", "clients": measured by the clients themselves
     validation: float | None = None  # accuracy on the validation samples, where there are some
-    notes: dict[str, AnyNumber] = field(default_factory=dict)  # numbers that the method left, evaluated or not
+    notes: dict[str, AnyNumber] = field(default_factory=dict)  # numbers that the method noted, evaluated or not
     bytes: Bytes
     seconds: float  # of wall time
     virtual_seconds: float  # of the simulated devices, since the start of the run
@@ -130,17 +130,17 @@ class Round:
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerEntry:
-    """Messages of one form in one round."""
+    """Messages of one layout in one round."""
 
     direction: Literal["up", "down"]
-    purpose: str  # "training", or what they were booked apart for
+    purpose: str  # "training", or another that is counted separately, such as "evaluation"
     clients: list[int]  # who sent or received them, one item per message
     tensors: dict[str, int]  # bytes of each in one message; "(framing)" is what is not a tensor
 
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerRound:
-    """A line of `ledger.jsonl`: every byte that crossed in a round."""
+    """A line of `ledger.jsonl`: every byte sent in a round."""
 
     round: int
     entries: list[LedgerEntry]
@@ -173,7 +173,7 @@ class BytesByField:
 
 @dataclass(frozen=True, kw_only=True)
 class LeavingField:
-    """A field of a reply: what leaves a device."""
+    """A field of a reply that a device sends."""
 
     field: str
     kind: str

@@ -13,7 +13,7 @@ BATCHES = 2  # of an epoch; the peak is reached in the second, when the optimise
 
 
 def peak_memory(world: World, request: Request) -> int | None:
-    """Bytes of a client's work on a request, activations included; None if it cannot be rehearsed alone."""
+    """Peak bytes of a client's work on a request, activations included; None if it cannot be repeated on its own."""
     with PeakMemory() as memory:
         versions = Versions() if world.remembers else None
         response = serve(world, request, versions, WorkerCache(batches=BATCHES))

@@ -22,7 +22,7 @@ def flatten(
 ) -> Any:
     """A JSON form of a state; its tensors go to `tensors` under `name`, and the spools that hold some to `spools`.
 
-    `in_order` sorts dicts by their keys, for forms that must not tell who was faster.
+    `in_order` sorts dicts by their keys, for forms that must not depend on the order of arrival.
     """
 
     def inner(value: Any, name: str) -> Any:

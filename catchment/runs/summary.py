@@ -1,4 +1,4 @@
-"""What a run says of itself in its records: what was measured, and what it cost, moved, showed and met."""
+"""The parts of a run's records: what was measured, sent and disclosed, what it cost, and who attacked."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def bytes_by_field(ledger: Ledger) -> BytesByField:
 
 
 def leaving_fields(world: World) -> list[LeavingField]:
-    """What leaves a device, such as that of the first client."""
+    """What a device sends, such as that of the first client."""
     return [LeavingField(**row._asdict(), shows=row.shows) for row in disclosed(type(world.method), world)]
 
 

@@ -1,4 +1,4 @@
-"""Undoing a round: the server's state as it was, and whether it still holds numbers."""
+"""Undoing a round: restoring the server's state, and whether all its numbers are finite."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from torch import Tensor, nn
 Undo = Callable[[], Any]
 
 
-def keepsake(value: Any) -> Undo:
-    """A function that brings a state back to what it is now, and returns it.
+def restorer(value: Any) -> Undo:
+    """A function that restores a state to what it is now, and returns it.
 
-    Modules, optimisers, dicts, lists and dataclasses are brought back in place. Tensors that are not floating-point
-    numbers are taken to be replaced, never changed. Spools keep what came in between: methods look up in the rest of
-    their state which of it counts.
+    Modules, optimisers, dicts, lists and dataclasses are restored in place. Tensors that are not floating-point numbers
+    are assumed to be replaced, never changed in place. Spools keep what came in between: the rest of a method's state
+    says which rows count.
     """
     if isinstance(value, nn.Module | torch.optim.Optimizer):
         return _in_place(value, deepcopy(value.state_dict()))
@@ -27,7 +27,7 @@ def keepsake(value: Any) -> Undo:
         copy = value.clone() if value.is_floating_point() else value
         return lambda: copy
     if isinstance(value, dict):
-        entries = {key: keepsake(item) for key, item in value.items()}
+        entries = {key: restorer(item) for key, item in value.items()}
 
         def refill() -> Any:
             before = {key: undo() for key, undo in entries.items()}
@@ -37,10 +37,10 @@ def keepsake(value: Any) -> Undo:
 
         return refill
     if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
-        kind, undos = type(value), [keepsake(item) for item in value]
+        kind, undos = type(value), [restorer(item) for item in value]
         return lambda: kind(undo() for undo in undos)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {field.name: keepsake(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        fields = {field.name: restorer(getattr(value, field.name)) for field in dataclasses.fields(value)}
 
         def reset() -> Any:
             for name, undo in fields.items():
@@ -60,7 +60,7 @@ def _in_place(value: Any, before: dict[str, Any]) -> Undo:
 
 
 def broken(state: Any) -> str:
-    """What is not a number in a state, in words; nothing if all is well."""
+    """What is not finite in a state, in words; "" if nothing is."""
     norms = [float(torch.linalg.vector_norm(tensor)) for tensor in _numbers(state)]
     return "" if all(map(math.isfinite, norms)) else "numbers of the server's state are not finite"
 

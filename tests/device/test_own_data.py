@@ -29,7 +29,7 @@ from catchment.exchange.request import Request
 from catchment.methods.fedgkt import Knowledge
 from catchment.report import write_report
 from catchment.runs.directory import begin
-from catchment.runs.loop import go_on
+from catchment.runs.loop import run_rounds
 from catchment.runs.reading import RunFiles
 
 SIZES = (70, 40, 90)
@@ -88,7 +88,7 @@ class Devices:
 
 def run(e: Experiment, folders: list[Path], out: Path) -> dict:
     devices = Devices(e, e.build_world().data.dataset.form, folders)
-    return go_on(e, e.build_world(), Fake(len(folders), devices.answer), begin(e, out))
+    return run_rounds(e, e.build_world(), Fake(len(folders), devices.answer), begin(e, out))
 
 
 ASYNCHRONOUS = (

@@ -33,7 +33,7 @@ from catchment.errors import ProtocolError, WireError
 from catchment.exchange.message import Message
 from catchment.exchange.request import Request, Response
 from catchment.runs.directory import begin
-from catchment.runs.loop import go_on
+from catchment.runs.loop import run_rounds
 
 Raw = bytes
 TAKEN, REFUSED = "taken", "refused"
@@ -73,7 +73,7 @@ def targets_of(name: str) -> list[Target]:
     world = trial.build_world()
     with tempfile.TemporaryDirectory() as folder:
         recording = _Recording(world, Path(folder))
-        go_on(trial, world, recording, begin(trial, Path(folder)))
+        run_rounds(trial, world, recording, begin(trial, Path(folder)))
     exchanges = recording.exchanges
     expectations = Expectations.of(world.method, world)
     bodies = {handler: response.body for handler, (_, response) in exchanges.items() if response.body}

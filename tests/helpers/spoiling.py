@@ -32,7 +32,7 @@ from catchment.errors import WireError
 from catchment.exchange.payload import EMPTY, Message
 from catchment.exchange.request import Request, Response
 from catchment.runs.directory import begin
-from catchment.runs.loop import go_on
+from catchment.runs.loop import run_rounds
 
 CLIENTS = 4
 LIARS = (0, 2)  # in turn; they have the same model, where there are two
@@ -363,7 +363,7 @@ def go(trial: Experiment, liar: Liar, carrier: Carrier, observe: Callable[[dict[
     with tempfile.TemporaryDirectory() as folder:
         world = trial.build_world()
         directory = begin(trial, Path(folder))
-        go_on(trial, world, carrier(world, liar, directory), directory, observe)
+        run_rounds(trial, world, carrier(world, liar, directory), directory, observe)
 
 
 def honest_run(trial: Experiment, carrier: Carrier | None = None) -> tuple[dict[str, Message], int]:

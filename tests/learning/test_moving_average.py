@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from catchment.learning.moving_average import MovingAverage, StateAverages
-from catchment.runs.undo import keepsake
+from catchment.runs.undo import restorer
 
 
 def weights(value: float, batches: int = 0) -> dict[str, Tensor]:
@@ -133,7 +133,7 @@ def test_averages_are_taken_back_with_a_round_that_is_undone(state: State) -> No
     step(state)
     averages.end_round(state)
     before = averages.averages["model"].weights["weight"].item()
-    undo = keepsake(averages)
+    undo = restorer(averages)
     step(state)
     state.devices[0] = weights(1.0)
     averages.end_round(state)

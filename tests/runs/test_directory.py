@@ -57,7 +57,7 @@ def test_a_run_of_version_0_1_0_is_refused_and_left_untouched(old_run, act):
         act(old_run)
     assert str(refused.value) == (
         f"{old_run} was written by Catchment 0.1.0, whose runs this version cannot go on with; it is left untouched: "
-        "use Catchment 0.1.0 for it, or start anew in another directory"
+        "use Catchment 0.1.0 for it, or start over in another directory"
     )
     assert contents(old_run) == before
 

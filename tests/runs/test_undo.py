@@ -16,7 +16,7 @@ from catchment.errors import Diverged
 from catchment.exchange.message import Message
 from catchment.methods import fedprox
 from catchment.methods.fedgkt import FedGKT
-from catchment.runs.undo import broken, keepsake
+from catchment.runs.undo import broken, restorer
 
 
 @dataclass
@@ -33,7 +33,7 @@ def test_a_state_comes_back_as_it_was():
     optimizer = torch.optim.Adam(model.parameters())
     state = State(model, optimizer, {"w": torch.ones(2)}, {3: {"a": torch.zeros(1)}}, [1, 2])
     before = model.weight.detach().clone()
-    undo = keepsake(state)
+    undo = restorer(state)
     model(torch.ones(1, 2)).sum().backward()
     optimizer.step()
     state.weights["w"].mul_(torch.nan)
