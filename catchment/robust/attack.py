@@ -20,6 +20,9 @@ from catchment.errors import ExperimentError
 from catchment.exchange.message import Message
 from catchment.randomness import derive, numpy_generator, torch_generator
 
+BUFFERS = "buffers/"  # the field of methods that send them apart
+STATISTICS = ("running_mean", "running_var")  # of batch normalisation
+
 
 @dataclass(frozen=True)
 class Attack:
@@ -89,6 +92,12 @@ class Seen:
         generator = torch_generator(derive(self.seed, "attack", name))
         return torch.randint(2, own.shape, generator=generator).double() * 2 - 1
 
+    def signs_of_classes(self, name: str) -> Tensor:
+        """One for each column of a tensor, `[C]`; half of them are minus, as softmax cancels what all have."""
+        classes = self.own.tensors[name].shape[-1]
+        order = torch.randperm(classes, generator=torch_generator(derive(self.seed, "attack", name, "classes")))
+        return 1 - 2 * (order < classes // 2).double()
+
 
 def _integers(message: Message) -> dict[str, torch.Size]:
     """The shapes of the integer tensors that have rows."""
@@ -140,5 +149,10 @@ class AttackPlan:
 
 
 def fits(name: str, patterns: Sequence[str]) -> bool:
-    """Whether a tensor's name fits one of the patterns, which are those of codec rules."""
+    """Whether a tensor's name fits one of the patterns, which are those of codec rules.
+
+    Buffers fit only a pattern that names them: a variance that a lie makes negative gives NaN, and is found at once.
+    """
+    if name.startswith(BUFFERS) or name.endswith(STATISTICS):
+        patterns = [pattern for pattern in patterns if pattern.startswith(BUFFERS) or "running" in pattern]
     return any(fnmatchcase(name, pattern) for pattern in patterns)

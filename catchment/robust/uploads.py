@@ -23,7 +23,7 @@ class PAF(Attack):
     """Naive poisoning: the mean of the honest replies, and a large vector (equation 7)."""
 
     needs_honest: ClassVar[bool] = True
-    fields: tuple[str, ...] = ("*",)  # patterns of names of tensors, as in [wire] codecs
+    fields: tuple[str, ...] = ("*",)  # patterns of names of tensors, as in [wire] codecs; buffers must be named
     strength: float = 10.0  # of theta', in standard deviations
 
     def __post_init__(self) -> None:
@@ -73,15 +73,20 @@ class OFOM(Attack):
 
 @dataclass(frozen=True)
 class LIE(Attack):
-    """A little is enough (Baruch et al., 2019): z standard deviations from the mean, in every number."""
+    """A little is enough (Baruch et al., 2019): z standard deviations from the mean, in every number.
+
+    Of logits some classes go up and the others down: equation 10 raises all of them, and softmax cancels that.
+    """
 
     needs_honest: ClassVar[bool] = True
     fields: tuple[str, ...] = ("*",)
     z: float | None = None  # None: that of the formula, which is 0 or nearly so for one attacker
 
     def lie(self, seen: Seen, name: str) -> Tensor:
-        """theta_m = mu + z sigma (equation 10)."""
+        """theta_m = mu + z sigma (equation 10); with a sign for each class where theta are logits."""
         mean, deviation = seen.statistics(name)
+        if name == "logits":
+            deviation = deviation * seen.signs_of_classes(name)
         return mean + self.numbers(len(seen.honest), seen.attackers)["z"] * deviation
 
     def numbers(self, honest: int, attackers: int) -> dict[str, float]:

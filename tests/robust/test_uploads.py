@@ -35,7 +35,25 @@ OWN, HONEST = logits([50.0, 50.0]), (logits([1.0, 4.0]), logits([3.0, 8.0]))
 
 def test_lie_is_z_deviations_from_the_mean():
     """Equation 10 with z = 1.5: [2 + 1.5 * 1, 6 + 1.5 * 2]."""
-    assert lie(LIE(z=1.5), OWN, *HONEST)["logits"].tolist() == [[3.5, 9.0]]
+    own, *honest = ({"features": message["logits"]} for message in (OWN, *HONEST))
+    assert lie(LIE(z=1.5), own, *honest)["features"].tolist() == [[3.5, 9.0]]
+
+
+def test_lie_raises_one_class_and_lowers_another():
+    """Equation 10 adds 1.5 to both classes here, which no softmax sees; with a sign for each, one goes up."""
+    honest = (logits([1.0, 4.0], [0.0, 0.0]), logits([3.0, 6.0], [2.0, 2.0]))  # means [2, 5] and [1, 1], deviations 1
+    sent = lie(LIE(z=1.5), logits([0.0, 0.0], [0.0, 0.0]), *honest)["logits"]
+    moved = sent - tensor([[2.0, 5.0], [1.0, 1.0]])
+    assert sorted(moved[0].tolist()) == [-1.5, 1.5]
+    assert torch.equal(moved[0], moved[1])  # the same classes for all samples
+
+
+@pytest.mark.parametrize(("classes", "minuses"), [(1, 0), (2, 1), (5, 2), (10, 5)])
+def test_half_of_the_classes_are_lowered(classes, minuses):
+    honest = [{"logits": torch.zeros(1, classes)}, {"logits": torch.full((1, classes), 2.0)}]
+    signs = lie(LIE(z=1.0), honest[0], *honest)["logits"] - 1
+    assert signs.abs().eq(1).all()
+    assert int(signs.eq(-1).sum()) == minuses
 
 
 def test_paf_is_the_mean_and_a_vector_of_so_many_deviations():
@@ -137,6 +155,24 @@ def test_only_floating_point_numbers_that_fit_the_patterns_are_lies():
     assert (sent["features"].item(), sent["logits"].item(), sent["ids"].item()) == (-1.0, 1.0, 4)
     half = lie(SignFlip(), {"w": tensor([2.0]).half()})["w"]
     assert (half.dtype, half.item()) == (torch.float16, -2.0)
+
+
+def test_buffers_are_left_alone_unless_they_are_named():
+    """Three deviations below a variance of 1 with deviation 1 would be -2, of which the root is NaN."""
+    names = ("weights/bn.weight", "weights/bn.running_var", "weights/bn.running_mean", "buffers/bn.running_var")
+    honest = [dict.fromkeys(names, tensor([0.0])), dict.fromkeys(names, tensor([2.0]))]
+    own = dict.fromkeys(names, tensor([1.0]))
+
+    def lied(*fields):
+        return [name for name, sent in lie(LIE(z=-3, fields=fields), own, *honest).items() if sent.item() == -2.0]
+
+    assert lied("*") == lied("weights/*") == lied("*bn*") == [names[0]]
+    assert lied("*running_var") == [names[1], names[3]]
+    assert lied("weights/*running_mean", "*weight") == [names[0], names[2]]
+    assert lied("buffers/*") == [names[3]]
+    for attack in (LIE(), PAF(), OFOM(), SignFlip()):
+        assert attack.touches(names[0])
+        assert not attack.touches(names[1])
 
 
 # ---- who ---------------------------------------------------------------------------------------------------------
