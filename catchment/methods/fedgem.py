@@ -10,7 +10,8 @@ Departures:
 - The server's logits that go down are those after its training, in eval mode; the paper takes them as it goes along.
 - Nobody right about a sample, which the paper leaves open: cross-entropy alone. An entropy of zero, which would weigh
   infinitely: entropies have a floor.
-- With `data.augment`, teachers see plain images and students augmented ones.
+- With `data.augment`, teachers see plain images and students augmented ones: logits of a sample travel once per round,
+  and a student sees another crop of it in every epoch.
 - An ablation of Table 5 is not explained: here a path that is switched off leaves its samples to the next one.
 """
 
