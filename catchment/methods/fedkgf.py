@@ -7,7 +7,8 @@ assembles the global model of them and averages nothing.
 Departures: alpha and beta are drawn once, from a seed that all share; Algorithm 1 draws new ones for every batch, of
 which the global model, and every other client, would know nothing. The statistics of batch normalisation belong to
 their module. A linear layer begins a module as a convolution does, which gives ResNet-18 the 18 modules that the paper
-counts. With more clients than modules, those without a group are not asked in that round.
+counts. With more clients than modules, those without a group are not asked in that round. `average_last` and
+`average_statistics`, which are not in the paper, take from all what carries one client's classes and images otherwise.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from torch import Tensor
 
 from catchment.core.architecture import Architecture
 from catchment.core.client import Client
-from catchment.core.declarations import Loss, client_weights, like
+from catchment.core.declarations import Loss, Samples, client_weights, like
 from catchment.core.fleet import Fleet
 from catchment.core.method import on_client
 from catchment.core.replies import Reply
@@ -33,9 +34,10 @@ from catchment.data import Batch
 from catchment.errors import ExperimentError, at_least
 from catchment.exchange.payload import Payload
 from catchment.families import checks
-from catchment.families.weights import GlobalState, OneModel
+from catchment.families.weights import GlobalState, OneModel, buffers_of
+from catchment.learning.averaging import WeightedMean
 from catchment.learning.losses import squared_distance
-from catchment.learning.training import fit
+from catchment.learning.training import Weights, fit
 from catchment.models import generating, modules_of
 from catchment.randomness import torch_generator
 
@@ -47,16 +49,17 @@ class Task(Payload):
     """The global model, down, and which modules of it are wanted back."""
 
     weights: dict[str, Tensor]
-    group: int
+    group: int  # none of them if it is the number of groups
     groups: int
 
 
 @dataclass(frozen=True)
 class Modules(Payload):
-    """The modules of one group, up."""
+    """The modules of one group, up, and what is averaged."""
 
     weights: Annotated[dict[str, Tensor], like(client_weights, part=True)]
     loss: Loss
+    samples: Samples | None = None  # if something is averaged
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,8 @@ class FedKGF(OneModel):
     sign: bool = True  # of equation 2
     bias: bool = True  # alpha of equation 2
     mu: float = 0.0  # of FedProx's term; 0: none
+    average_last: bool = False  # everybody uploads the last module, and the global model has the mean
+    average_statistics: bool = False  # the same for the statistics of batch normalisation
 
     def __post_init__(self) -> None:
         at_least("client_epochs", self.client_epochs, 1)
@@ -83,18 +88,44 @@ class FedKGF(OneModel):
     def round(self, server: Server, state: GlobalState, fleet: Fleet) -> None:
         """Give every client a group by a fresh permutation, assemble what comes back; what does not stays as it was."""
         cohort = fleet.cohort()
-        modules = modules_of_clients(server.world.client_architecture(0))
-        count = min(len(cohort), len(modules))
+        architecture = server.world.client_architecture(0)
+        averaged = self.averaged(architecture)
+        count = min(len(cohort), len(self.dealt(architecture)))
+        asked = len(cohort) if averaged else count
         order = torch.randperm(len(cohort), generator=torch_generator(server.seed("permutation"))).tolist()
-        bodies = {cohort[order[group]]: Task(state.weights, group, count) for group in range(count)}
+        bodies = {cohort[order[place]]: Task(state.weights, min(place, count), count) for place in range(asked)}
 
         def accept(reply: Reply[Modules]) -> str:
-            group = bodies[reply.client].group
-            names = [name for module in in_groups(modules, count)[group] for name in module]
-            return checks.names(reply.body.weights, names, f"the modules of group {group}")
+            task = bodies[reply.client]
+            if averaged and reply.body.samples is None:
+                return "samples are not there, by which its last module or statistics are averaged"
+            names = self.wanted(architecture, task)
+            return checks.names(reply.body.weights, names, f"the modules of group {task.group}")
 
-        for reply in fleet.ask(self.local_training, bodies, accept=accept):
-            state.weights = {**state.weights, **reply.body.weights}
+        mean = WeightedMean()
+        for reply in fleet.ask(self.local_training, bodies, in_order=True, accept=accept):
+            came = reply.body.weights
+            state.weights = {**state.weights, **{name: w for name, w in came.items() if name not in averaged}}
+            if averaged:
+                mean.add(with_squares({name: came[name] for name in averaged}), weight=reply.body.samples or 0)
+        if mean.weight:
+            state.weights = {**state.weights, **without_squares(mean.value())}
+
+    def dealt(self, architecture: Architecture) -> list[list[str]]:
+        """The modules that have one owner in a round."""
+        modules = modules_of_clients(architecture)
+        return modules[:-1] if self.average_last else modules
+
+    def averaged(self, architecture: Architecture) -> list[str]:
+        """The names of what all participants upload."""
+        last = modules_of_clients(architecture)[-1] if self.average_last else []
+        return [*last, *(n for n in buffers_of_clients(architecture) if self.average_statistics and n not in last)]
+
+    def wanted(self, architecture: Architecture, task: Task) -> list[str]:
+        """The names of what a participant uploads."""
+        groups = [*in_groups(self.dealt(architecture), task.groups), []] if task.groups else [[]]
+        own = [name for module in groups[task.group] for name in module]
+        return [*own, *(name for name in self.averaged(architecture) if name not in own)]
 
     @on_client
     def local_training(self, client: Client, request: Task) -> Modules:
@@ -107,15 +138,43 @@ class FedKGF(OneModel):
             return loss + self.mu / 2 * squared_distance(model, anchor) if self.mu else loss
 
         loss = fit(client.optimizer(model), client.batches(epochs=self.client_epochs), objective)
-        modules = in_groups(modules_of_clients(client.world.client_architecture(client.id)), request.groups)
+        architecture = client.world.client_architecture(client.id)
         weights = model.state_dict()
-        return Modules({name: weights[name] for module in modules[request.group] for name in module}, loss)
+        samples = len(client.train) if self.averaged(architecture) else None
+        return Modules({name: weights[name] for name in self.wanted(architecture, request)}, loss, samples)
 
 
 @functools.lru_cache(maxsize=64)
 def modules_of_clients(architecture: Architecture) -> list[list[str]]:
     """The modules of a model, each by the names of its tensors."""
     return modules_of(architecture.build(), architecture.shape)
+
+
+@functools.lru_cache(maxsize=64)
+def buffers_of_clients(architecture: Architecture) -> list[str]:
+    """The names of a model's buffers."""
+    return list(buffers_of(architecture.build()))
+
+
+def with_squares(tensors: Weights) -> Weights:
+    """Mean squares in place of variances: their mean over clients is that of all samples, the variances' is not."""
+    return {name: w + _mean_of(tensors, name).square() if _is_variance(name) else w for name, w in tensors.items()}
+
+
+def without_squares(tensors: Weights) -> Weights:
+    """Variances again."""
+    return {
+        name: (w - _mean_of(tensors, name).square()).clamp(min=0) if _is_variance(name) else w
+        for name, w in tensors.items()
+    }
+
+
+def _is_variance(name: str) -> bool:
+    return name.endswith("running_var")
+
+
+def _mean_of(tensors: Weights, variance: str) -> Tensor:
+    return tensors[variance.removesuffix("running_var") + "running_mean"]
 
 
 def in_groups(items: Sequence[Item], count: int) -> list[list[Item]]:

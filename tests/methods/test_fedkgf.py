@@ -48,22 +48,23 @@ def test_five_modules_in_three_groups_as_in_the_paper():
 class Told:
     """A fleet whose clients answer with tensors of their own number; those in `lost` do not."""
 
-    def __init__(self, clients, modules, lost=(), spoil=lambda weights: weights) -> None:
-        self.clients, self.modules, self.lost, self.spoil = list(clients), modules, lost, spoil
+    def __init__(self, clients, wanted, samples=None, lost=(), spoil=lambda weights: weights) -> None:
+        self.clients, self.wanted, self.samples, self.lost, self.spoil = list(clients), wanted, samples, lost, spoil
         self.asked: dict[int, tuple[int, int]] = {}
         self.refused: list[tuple[int, str]] = []
 
     def cohort(self):
         return self.clients
 
-    def ask(self, handler, bodies, accept):
+    def ask(self, handler, bodies, accept, in_order):
+        assert in_order  # means of floats depend on it
         self.asked = {client: (body.group, body.groups) for client, body in bodies.items()}
         for client, body in bodies.items():
-            names = [name for module in in_groups(self.modules, body.groups)[body.group] for name in module]
-            weights = {name: torch.full_like(body.weights[name], client + 1) for name in names}
+            weights = {name: torch.full_like(body.weights[name], client + 1) for name in self.wanted(body)}
             if client in self.lost:
                 continue
-            reply = Reply(client, 1, Modules(self.spoil(weights), 0.0))
+            samples = None if self.samples is None else self.samples[client]
+            reply = Reply(client, 1, Modules(self.spoil(weights), 0.0, samples))
             if reason := accept(reply):
                 self.refused.append((client, reason))
             else:
@@ -76,15 +77,15 @@ def server_of(model: str) -> Server:
     return Server(catchment.Experiment.from_dict({"data": table, "models": {"client": model}}).build_world())
 
 
-def one_round(model, clients, number=1, **fleet_settings):
+def one_round(model, clients, number=1, method=FedKGF(kernels=0), **fleet_settings):  # noqa: B008, it is frozen
     """The fleet, the state after a round of it, and the modules."""
     server = server_of(model)
     server.round = number
     architecture = server.world.client_architecture(0)
     modules = models.modules_of(architecture.build(), architecture.shape)
-    fleet = Told(clients, modules, **fleet_settings)
+    fleet = Told(clients, lambda task: method.wanted(architecture, task), **fleet_settings)
     state = GlobalState({name: torch.zeros_like(w) for name, w in architecture.facts.initial.items()})
-    FedKGF(kernels=0).round(server, state, fleet)
+    method.round(server, state, fleet)
     return fleet, state, modules
 
 
@@ -144,21 +145,91 @@ def test_a_wrong_upload_is_refused_with_the_reason_and_changes_nothing(case):
 CLIENTS = [([[1.0, 0.0]], [0]), ([[0.0, 2.0]] * 3, [1] * 3)]
 
 
-@pytest.mark.parametrize("mu", [0.0, 0.5])
-def test_the_model_is_assembled_not_averaged(mu):
-    # One module for two clients: one of them uploads it, and the model is theirs. With mu, the second of two steps
-    # goes back by mu times the first.
-    method = FedKGF(kernels=0, client_epochs=2, mu=mu)
-    own = world(method, CLIENTS)
+def after_a_round(method, **settings):
+    own = world(method, CLIENTS, **settings)
     server, fleet = Server(own), Fleet(traffic := Traffic(InProcess(own), method, Ledger()), seed=0)
     state = method.init(server)
     server.round = 1
     traffic.begin_round(1)
     method.round(server, state, fleet)
+    return state.weights
+
+
+@pytest.mark.parametrize("mu", [0.0, 0.5])
+def test_the_model_is_assembled_not_averaged(mu):
+    # One module for two clients: one of them uploads it, and the model is theirs. With mu, the second of two steps
+    # goes back by mu times the first.
+    found = after_a_round(FedKGF(kernels=0, client_epochs=2, mu=mu))["1.weight"]
     first = 1 / 2 + 1 - torch.sigmoid(torch.tensor(1.0)).item() - mu / 2
     second = 1 + 2 * (1 - torch.sigmoid(torch.tensor(4.0)).item()) - mu
     options = torch.tensor([[first, 0.0], [-first, 0.0]]), torch.tensor([[0.0, -second], [0.0, second]])
-    assert sum(torch.allclose(state.weights["1.weight"], option) for option in options) == 1
+    assert sum(torch.allclose(found, option) for option in options) == 1
+
+
+# ---- what is averaged -------------------------------------------------------------------------------------------
+
+
+def numbers(weights, names):
+    """All numbers in these tensors."""
+    return {float(number) for name in names for number in weights[name].reshape(-1).unique()}
+
+
+@pytest.mark.parametrize("clients", [2, 5, 12])
+def test_the_last_module_is_averaged_by_samples_and_the_others_have_one_owner(clients):
+    """Client k sends k + 1 and has k + 1 samples: sum of squares over sum. All are asked, with a group or without."""
+    method = FedKGF(kernels=0, average_last=True)
+    samples = [k + 1 for k in range(clients)]
+    fleet, state, modules = one_round("resnet8", range(clients), method=method, samples=samples)
+    groups = min(clients, 7)  # eight modules, of which the last has no owner
+    assert sorted(fleet.asked.values()) == [(min(place, groups), groups) for place in range(clients)]
+    *dealt, last = modules
+    for group, owned in enumerate(in_groups(dealt, groups)):
+        owner = next(client for client, task in fleet.asked.items() if task == (group, groups))
+        assert numbers(state.weights, [name for names in owned for name in names]) == {owner + 1}
+    mean = sum(n * n for n in samples) / sum(samples)
+    assert [*numbers(state.weights, last)] == pytest.approx([mean])
+
+
+def test_who_is_lost_is_not_in_the_mean():
+    method = FedKGF(kernels=0, average_last=True)
+    _, state, modules = one_round("mlp", range(3), method=method, samples=[1, 3, 100], lost=(2,))
+    assert numbers(state.weights, modules[-1]) == {(1 * 1 + 3 * 2) / 4}
+
+
+def test_statistics_are_those_of_all_participants_together():
+    """Clients send means and variances of 1 and 2; of 1 and 3 samples. Mean 7/4, mean square (2 + 3 * 6) / 4 = 5."""
+    method = FedKGF(kernels=0, average_statistics=True)
+    fleet, state, modules = one_round("resnet4", range(2), method=method, samples=[1, 3])
+    statistics = [name for names in modules for name in names if "running" in name]
+    assert numbers(state.weights, [n for n in statistics if n.endswith("mean")]) == {7 / 4}
+    assert numbers(state.weights, [n for n in statistics if n.endswith("var")]) == {5 - (7 / 4) ** 2}
+    for group, owned in enumerate(in_groups(modules, 2)):
+        owner = next(client for client, (own, _) in fleet.asked.items() if own == group)
+        rest = [n for names in owned for n in names if "running" not in n and "tracked" not in n]
+        assert numbers(state.weights, rest) == {owner + 1}
+
+
+def test_an_upload_without_a_number_of_samples_cannot_be_averaged():
+    fleet, state, _ = one_round("mlp", range(2), method=FedKGF(kernels=0, average_last=True))
+    assert not any(bool(w.any()) for w in state.weights.values())
+    assert [why for _, why in fleet.refused] == [
+        "samples are not there, by which its last module or statistics are averaged"
+    ] * 2
+
+
+def test_with_one_module_its_mean_is_fedavg():
+    """Gradient steps from zero take client 0 to 1/2 and client 1 to 1; they have 1 and 3 samples."""
+    found = after_a_round(FedKGF(kernels=0, average_last=True))["1.weight"]
+    assert torch.allclose(found, torch.tensor([[1 / 8, -3 / 4], [-1 / 8, 3 / 4]]))
+
+
+def test_running_statistics_by_hand():
+    """Batches have means 1/2 and 1, variances 1/2 and 6/5; running statistics go a tenth of the way from 0 and 1."""
+    found = after_a_round(FedKGF(kernels=0, average_statistics=True), model="worlds_by_hand:normed")
+    mean = (0.05 + 3 * 0.1) / 4
+    square = ((0.95 + 0.05**2) + 3 * (1.02 + 0.1**2)) / 4
+    assert found["0.running_mean"].item() == pytest.approx(mean)
+    assert found["0.running_var"].item() == pytest.approx(square - mean**2)
 
 
 # ---- whole runs -------------------------------------------------------------------------------------------------
