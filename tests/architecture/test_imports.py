@@ -14,7 +14,7 @@ LAYERS = (
     "exchange",  # what travels
     "data", "models", "learning",  # machine learning, which knows nothing of federation
     "codecs", "robust", "costs",  # what looks at messages
-    "core",  # the waist
+    "core",  # the interface between algorithms and engines
     "families", "methods",
     "engines",
     "privacy",

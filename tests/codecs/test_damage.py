@@ -91,7 +91,7 @@ SPOILED = {
     "an unknown stage": ('{"chains":["float32=int9"],"tensors":[]}', 'unknown stage "int9"'),
     "stages in disorder": ('{"chains":["float32=zstd+int8"],"tensors":[]}', "has int8 after zstd"),
     "int8 of integers": ('{"chains":["int64=int8"],"tensors":[]}', "does nothing for int64"),
-    "against a text": ('{"chains":[],"tensors":[],"against":"7"}', "of a coded message is a str; the number of a message"),
+    "against a text": ('{"chains":[],"tensors":[],"against":"7"}', "a coded message is a str; the number of a message"),
     "an item that is a number": ('{"chains":[],"tensors":[1]}', "item 0 of a coded message is not a chain, a shape"),
     "an item that is false": ('{"chains":[],"tensors":[false]}', "is not a chain, a shape"),
     "a chain that is not there": ('{"chains":["float32=int8"],"tensors":[[1,[4]]]}', "not there; there are 1"),

@@ -1,4 +1,4 @@
-"""The waist, over a transport whose answers, order and silence the test decides."""
+"""The fleet, over a transport whose answers, order and silence the test decides."""
 
 from __future__ import annotations
 

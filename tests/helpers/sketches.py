@@ -1,4 +1,4 @@
-"""Five methods in miniature, each for one thing that the waist must carry.
+"""Five methods in miniature, each for one thing that the fleet must support.
 
 They are not the papers' methods, only their patterns of exchange: FedGKT without a barrier, FedGEMS asking in the
 middle of server training, FedZKT training some and sending to all, Fed-KGF with another payload for every client,
