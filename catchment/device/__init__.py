@@ -1,4 +1,4 @@
-"""A device: one client that answers the server's messages, on any carrier, within its owner's policy."""
+"""A device: one client that answers the server's messages, over any network layer, within its owner's policy."""
 
 from catchment.device.answering import RealDevice
 

@@ -35,16 +35,16 @@ GENERIC: tuple[tuple[type[BaseException], str], ...] = (
     (DataError, "the data cannot be read"),
     (ModelError, "the model cannot be built on this device"),
     (WireError, "the message cannot be read"),
-    (MemoryError, "the device has not enough memory"),
+    (MemoryError, "the device does not have enough memory"),
     (RunError, "the work was stopped"),
-)  # what a server is told of an error that is none of its business
+)  # all that a server learns of an error on the device
 
 
 class RealDevice:
     """One client on its own machine, which answers what its policy allows.
 
-    `ask` shows a person what a run would do and says whether they agree; without it only runs that are approved already
-    are joined. `tell` shows the owner what was refused.
+    `ask` shows a person what a run would do and returns whether they agree; without it only runs that are already
+    approved are joined. `tell` shows the owner what was refused.
     """
 
     def __init__(
@@ -75,11 +75,11 @@ class RealDevice:
         self._log = SentLog(policy.state)
 
     def start_anew(self) -> None:
-        """Take part in no run until the next greeting: the person has started the device."""
+        """Leave the current run, as the owner has restarted the device; the next greeting may start one."""
         self._disk.end()
 
     def answer(self, kind: str, fields: Mapping[str, Any], raw: bytes) -> tuple[Fields, bytes]:
-        """The reply to one message. What goes wrong is told in a few words; the log has the rest."""
+        """The reply to one message. Of an error the server gets a few words; the log has the rest."""
         federation = fields.get("federation") if isinstance(fields, Mapping) else None
         try:
             if kind == "hello":
@@ -90,7 +90,7 @@ class RealDevice:
                 return self._fetch(fields)
             if kind == "bye":
                 return self._bye(fields), b""
-            raise WireError(f'a message of kind "{kind}"; this side knows hello, ask, fetch and bye')
+            raise WireError(f'unknown kind of message "{kind}"; hello, ask, fetch and bye are known')
         except KeyboardInterrupt:
             raise
         except BaseException as error:
@@ -99,44 +99,44 @@ class RealDevice:
     # ---- greetings ----
 
     def _hello(self, fields: Mapping[str, Any]) -> Fields:
-        """Who this is, once the run is signed, allowed, approved and tried; until then nothing."""
+        """Who this is, once the run is signed, allowed, approved and can be built; an error until then."""
         version, federation = _field(fields, "version", str), _field(fields, "federation", str)
-        told = Announcement(_field(fields, "experiment", str), _field(fields, "form", str))
+        announcement = Announcement(_field(fields, "experiment", str), _field(fields, "form", str))
         if version != __version__:
             raise Refusal(
                 f"the server has Catchment {version}, client {self.client} has {__version__}",
                 f"this device has Catchment {__version__}",
             )
-        if max(map(len, told)) > LONGEST_TEXT:
+        if max(map(len, announcement)) > LONGEST_TEXT:
             raise Refusal(f"an experiment of more than {LONGEST_TEXT:,} characters", "the experiment is too long")
         run = self._disk.run(federation)
         if self._disk.current not in ("", federation):
             raise Refusal(
-                f"this device takes part in the run {self._disk.current}, which is not over; to leave it, start "
-                "catchment join anew",
+                f"this device takes part in the run {self._disk.current}, which is not over; to leave it, restart "
+                "catchment join",
                 "the device takes part in another run",
             )
-        self._check_signature(federation, digest(*told), _field(fields, "signature", str))
-        proposal = self._time_limit.run(lambda: Proposal.read(told, self._policy))
+        self._check_signature(federation, digest(*announcement), _field(fields, "signature", str))
+        proposal = self._time_limit.run(lambda: Proposal.read(announcement, self._policy))
         self._check_consent(proposal)
-        if run.told not in (None, told):
-            raise Refusal("the run of this name was another one", "the device takes part in another run")
-        self._disk.make_room(sum(map(len, told)))
-        world = self._time_limit.run(lambda: self._build(told, proposal))
+        if run.announcement not in (None, announcement):
+            raise Refusal("a run of this name has another experiment", "the device takes part in another run")
+        self._disk.make_room(sum(map(len, announcement)))
+        world = self._time_limit.run(lambda: self._build(announcement, proposal))
         self.samples = len(world.private(self.client))
         if self.samples < self._policy.limits.least_samples:
             raise Refusal(
-                f"{self.samples} samples are here; limits.least_samples is {self._policy.limits.least_samples:g}",
+                f"there are {self.samples} samples; limits.least_samples is {self._policy.limits.least_samples:g}",
                 "the device has too few samples",
             )
-        self._disk.begin(federation, told)
-        said: Fields = {"client": self.client}
+        self._disk.begin(federation, announcement)
+        answer: Fields = {"client": self.client}
         if "counts" in self._policy.allow.leaves:
-            said["samples"] = self.samples
+            answer["samples"] = self.samples
         if world.remembers:
-            said["states"] = self._remembered(federation, run).count
-        self._log.said(federation, "hello", said)
-        return said
+            answer["states"] = self._remembered(federation, run).count
+        self._log.note(federation, "hello", answer)
+        return answer
 
     def _check_signature(self, federation: str, fingerprint: str, signature: str) -> None:
         if self._policy.federation is not None:
@@ -148,7 +148,7 @@ class RealDevice:
                 raise Refusal(str(error), "the run is not signed by the key that this device trusts") from None
 
     def _check_consent(self, proposal: Proposal) -> None:
-        """A run is approved in the policy, earlier, or by a person now, who is asked once."""
+        """Refuse a run unless it is approved: in the policy, earlier, or now by a person, who is asked once."""
         if proposal.digest in (*self._policy.allow.experiments, *approved(self._policy.state)):
             return
         if self._ask_person is None:
@@ -178,7 +178,7 @@ class RealDevice:
         part, count = _field(fields, "part", int), _field(fields, "parts", int)
         if not 0 <= part < count:
             raise WireError(f"part {part} of {count}")
-        run, told = self._accepted(federation)
+        run, announcement = self._accepted(federation)
         limits = self._policy.limits
         self._disk.make_room(len(raw))
         whole = run.receive(key, part, count, raw, limits.bytes_down_per_message)
@@ -186,14 +186,16 @@ class RealDevice:
             return {"client": self.client, "parts": 0}, b""
         answer = run.response(key)
         if answer is not None:
-            self._log.said(federation, "the last answer again", {}, len(answer))
+            self._log.note(federation, "the last answer again", {}, len(answer))
         else:
-            answer = self._respond(federation, run, told, key, Request.from_bytes(whole))
+            answer = self._respond(federation, run, announcement, key, Request.from_bytes(whole))
         run.afford(min(len(answer), transport.PART), limits.bytes_up_per_run)
         run.spend(min(len(answer), transport.PART))
         return {"client": self.client, "parts": transport.parts(len(answer))}, answer[: transport.PART]
 
-    def _respond(self, federation: str, run: RunFolder, told: Announcement, key: str, request: Request) -> bytes:
+    def _respond(
+        self, federation: str, run: RunFolder, announcement: Announcement, key: str, request: Request
+    ) -> bytes:
         """Compute a response, and keep and note it before it leaves."""
         if request.client != self.client:
             raise WireError(f"a request for client {request.client} came to client {self.client}")
@@ -201,7 +203,7 @@ class RealDevice:
         run.forget_response()
         run.afford(1, limits.bytes_up_per_run)
         try:
-            response = self._time_limit.run(lambda: self._serve(federation, run, told, request))
+            response = self._time_limit.run(lambda: self._serve(federation, run, announcement, request))
         except BaseException:
             self._forget_work()
             raise
@@ -223,12 +225,12 @@ class RealDevice:
         return answer
 
     def _forget_work(self) -> None:
-        """Begin afresh after work that was left unfinished."""
+        """Drop caches that unfinished work may have left inconsistent."""
         self._cache = WorkerCache(self._time_limit.stop)
         self._versions = None
 
-    def _serve(self, federation: str, run: RunFolder, told: Announcement, request: Request) -> Response:
-        world, experiment = self._seen(told)
+    def _serve(self, federation: str, run: RunFolder, announcement: Announcement, request: Request) -> Response:
+        world, experiment = self._seen(announcement)
         if request.round > experiment.rounds:
             raise Refusal(
                 f"round {request.round} was asked for; the run has {experiment.rounds}", "the run has fewer rounds"
@@ -254,11 +256,11 @@ class RealDevice:
 
     def _accepted(self, federation: str) -> tuple[RunFolder, Announcement]:
         run = self._disk.run(federation)
-        told = run.told
-        if told is None or self._disk.current != federation:
+        announcement = run.announcement
+        if announcement is None or self._disk.current != federation:
             raise Refusal(HELLO_FIRST, HELLO_FIRST)
-        self._disk.heard()
-        return run, told
+        self._disk.touch()
+        return run, announcement
 
     def _remembered(self, federation: str, run: RunFolder) -> StoredVersions:
         """The versions of this client's state in one run."""
@@ -266,15 +268,15 @@ class RealDevice:
             self._versions = (federation, run.versions())
         return self._versions[1]
 
-    def _seen(self, told: Announcement) -> tuple[World, Experiment]:
-        if self._world is None or self._world[0] != told:
-            self._build(told, Proposal.read(told, self._policy))
+    def _seen(self, announcement: Announcement) -> tuple[World, Experiment]:
+        if self._world is None or self._world[0] != announcement:
+            self._build(announcement, Proposal.read(announcement, self._policy))
         assert self._world is not None
         return self._world[1:]
 
-    def _build(self, told: Announcement, proposal: Proposal) -> World:
-        """The world of an experiment as this device has it; made once."""
-        if self._world is None or self._world[0] != told:
+    def _build(self, announcement: Announcement, proposal: Proposal) -> World:
+        """The experiment's data, models and method on this device; built once."""
+        if self._world is None or self._world[0] != announcement:
             experiment, form = proposal.experiment, proposal.form
             if experiment.data.own:
                 if self._policy.data is None:
@@ -287,14 +289,14 @@ class RealDevice:
                     f"the data here are {division.dataset.shape} of {len(division.dataset.classes)} classes, those of "
                     f"the server {form.shape} of {len(form.classes)}, or classes have other names"
                 )
-            self._world = None  # so that two are not in memory at a time
-            self._world = (told, experiment.build_world(division), experiment)
+            self._world = None  # so that two are never in memory at once
+            self._world = (announcement, experiment.build_world(division), experiment)
             self._cache = WorkerCache(self._time_limit.stop)
             torch.set_num_threads(experiment.threads)
         return self._world[1]
 
     def _refused(self, federation: str, kind: str, error: BaseException) -> str:
-        """Note a refusal, and say what the server is told of it."""
+        """Log a refusal, and return what the server may know of it."""
         why = str(error) if isinstance(error, CatchmentError) else f"{type(error).__name__}: {error}"
         with contextlib.suppress(OSError):
             if self._log.refused(federation, kind, why):
@@ -302,8 +304,8 @@ class RealDevice:
         if self._policy.allow.trusted:
             return why
         if isinstance(error, Refusal):
-            return error.told
-        return next((told for kinds, told in GENERIC if isinstance(error, kinds)), "the device could not do it")
+            return error.to_server
+        return next((text for kinds, text in GENERIC if isinstance(error, kinds)), "the device could not do it")
 
 
 def _field(fields: Mapping[str, Any], name: str, kind: type[Kind]) -> Kind:

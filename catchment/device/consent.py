@@ -1,4 +1,4 @@
-"""What a run asks of a device: checked against its policy before anything is read or built, and put plainly."""
+"""What a run asks of a device: checked against its policy before anything is read or built, and put in plain words."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NOT_HERE = "the experiment cannot be used on this device"
 
 
 def announced(experiment: Experiment) -> str:
-    """What a server tells devices of an experiment: what they use of it, and none of the server's own folders."""
+    """The part of an experiment that a server sends to devices: what they use, without the server's own folders."""
     table = {key: value for key, value in experiment.to_dict().items() if key in USED}
     return tomli_w.dumps(_without_files(table))
 
@@ -52,10 +52,10 @@ class Proposal:
     sent: tuple[Leaving, ...]
 
     @staticmethod
-    def read(told: Announcement, policy: Policy) -> Proposal:
+    def read(announcement: Announcement, policy: Policy) -> Proposal:
         """Refuse what the policy forbids; what is left can be shown to a person."""
-        experiment = _reduced(told.experiment, policy)
-        form = _form(told.form)
+        experiment = _reduced(announcement.experiment, policy)
+        form = _form(announcement.form)
         allow, limits = policy.allow, policy.limits
         name = experiment.method["name"]
         sent = leaving(type(experiment.build_method()))
@@ -66,7 +66,7 @@ class Proposal:
                 if field.kind not in allow.leaves:
                     raise Refusal(
                         f"clients of {name} send {field.field} ({field.kind}), which allow.leaves does not list",
-                        f"the device does not let {field.kind} leave",
+                        f"the device does not send {field.kind}",
                     )
         if not policy.client < experiment.data.clients <= MOST_CLIENTS:
             raise Refusal(
@@ -79,7 +79,7 @@ class Proposal:
                     f"the experiment has {asked:,} {key}; limits.{key} is {getattr(limits, key):,.0f}",
                     f"the experiment has more {key} than the device allows",
                 )
-        return Proposal(digest(*told), experiment, form, model_sizes(experiment, form, limits.parameters), sent)
+        return Proposal(digest(*announcement), experiment, form, model_sizes(experiment, form, limits.parameters), sent)
 
     def summary(self, policy: Policy) -> str:
         """What a person agrees to."""
@@ -95,12 +95,12 @@ class Proposal:
             f"  data     {'your own' if e.data.own else 'your part of ' + printable(e.data.name)}",
             f"  signed   by {signed}",
             f"  digest   {self.digest}",
-            "What leaves this device in answers (N_k: your samples, C: classes):",
+            "What this device sends (N_k: your samples, C: classes):",
         ]
         lines += [f"  {_words(field, self._about(field))}" for field in self.sent]
         lines.append(
             f"At most {limits.seconds_per_request:,.0f} s of work and {_size(limits.bytes_up_per_message)} per answer, "
-            f"{_size(limits.bytes_up_per_run)} in all; everything is noted in sent.jsonl."
+            f"{_size(limits.bytes_up_per_run)} in all; everything sent is logged in sent.jsonl."
         )
         return "\n".join(lines)
 
@@ -160,7 +160,7 @@ def _without_files(table: dict[str, Any]) -> dict[str, Any]:
 
 
 def _own_folders(settings: Any) -> dict[str, Any]:
-    """`[data]` without paths: a data set is one of those known by name, a table of a partition one that is shipped."""
+    """`[data]` without paths: only data sets known by name, and partition tables that come with Catchment."""
     if not isinstance(settings, dict):
         raise Refusal(f"data is {printable(settings)}; a table is expected", NOT_HERE)
     partition = settings.get("partition", {})
@@ -172,9 +172,7 @@ def _own_folders(settings: Any) -> dict[str, Any]:
         ("public.name", public.get("name") if isinstance(public, dict) else None),
     ):
         if name is not None and name not in data.SOURCES and ":" not in str(name):
-            raise Refusal(
-                f'data.{key} is "{printable(name)}", which is no data set known by name', "no path is followed"
-            )
+            raise Refusal(f'data.{key} is "{printable(name)}", which is not a known data set', "no path is followed")
     file = partition.get("file") if isinstance(partition, dict) else None
     if file is not None and file not in [table.name.removesuffix(".csv") for table in TABLES.iterdir()]:
         raise Refusal(f'data.partition.file is "{printable(file)}", a file of the server\'s', "no path is followed")
@@ -197,8 +195,8 @@ def _check_module(place: str, name: str, folder: Path | None) -> None:
     """Refuse a name like "module:attribute" unless the module lies in the owner's folder."""
     if folder is None:
         raise Refusal(
-            f'{place} is "{printable(name)}", code that this policy has no folder for; with modules = "DIR" it is '
-            "imported from there",
+            f'{place} is "{printable(name)}", and the policy has no folder of modules; set modules = "DIR" to import '
+            "it from there",
             "the device imports no code that an experiment names",
         )
     found = re.findall(r"([A-Za-z_]\w*)[\w.]*:", name)

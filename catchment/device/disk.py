@@ -20,11 +20,11 @@ from catchment.errors import UserError, WireError
 from catchment.files import private_directories, write_atomically
 
 APPROVED = "approved"  # a file of digests
-SILENCE = 86_400.0  # seconds; a farewell may be lost
+SILENCE = 86_400.0  # seconds without a message after which a run counts as over, as the last one may be lost
 
 
 class Announcement(NamedTuple):
-    """What the server said of a run when it greeted the device."""
+    """What the server's greeting says of a run."""
 
     experiment: str
     form: str
@@ -35,25 +35,29 @@ class RunFolder:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._told = folder / "run.json"
+        self._announcement = folder / "run.json"
         self._used = folder / "bytes-up"
         self._inbox = folder / "inbox"
         self._outbox = folder / "outbox"
 
     @property
-    def told(self) -> Announcement | None:
-        """What was said of the run, if it was ever accepted."""
-        return Announcement(*json.loads(self._told.read_text(encoding="utf-8"))) if self._told.exists() else None
+    def announcement(self) -> Announcement | None:
+        """The announcement of the run, if it was ever accepted."""
+        return (
+            Announcement(*json.loads(self._announcement.read_text(encoding="utf-8")))
+            if self._announcement.exists()
+            else None
+        )
 
-    def accept(self, told: Announcement) -> None:
-        """Keep what was said of the run."""
+    def accept(self, announcement: Announcement) -> None:
+        """Keep the announcement of the run."""
         private_directories(self.folder)
-        write_atomically(self._told, json.dumps(told).encode())
+        write_atomically(self._announcement, json.dumps(announcement).encode())
 
     @property
     def accepted(self) -> float:
         """When it was last accepted, for the order of runs."""
-        return self._told.stat().st_mtime if self._told.exists() else 0.0
+        return self._announcement.stat().st_mtime if self._announcement.exists() else 0.0
 
     def versions(self) -> StoredVersions:
         """The versions of the client's state."""
@@ -61,19 +65,19 @@ class RunFolder:
 
     @property
     def bytes_up(self) -> int:
-        """How much has left in this run."""
+        """Bytes sent in this run."""
         return int(self._used.read_text()) if self._used.exists() else 0
 
     def afford(self, size: int, most: float) -> None:
-        """Refuse to let this many bytes leave if that would exceed the budget."""
+        """Refuse to send this many bytes if that would exceed the budget."""
         if (total := self.bytes_up + size) > most:
             raise Refusal(
-                f"{total:,} bytes would have left in this run; limits.bytes_up_per_run is {most:,.0f}",
-                "the run has used up the bytes that the device gives it",
+                f"{total:,} bytes would be sent in this run; limits.bytes_up_per_run is {most:,.0f}",
+                "the run has used up the bytes that the device allows",
             )
 
     def spend(self, size: int) -> None:
-        """Count bytes that are about to leave."""
+        """Count bytes that are about to be sent."""
         write_atomically(self._used, str(self.bytes_up + size).encode())
 
     def receive(self, key: str, part: int, count: int, raw: bytes, most: float) -> bytes | None:
@@ -105,7 +109,7 @@ class RunFolder:
         _write(self._outbox, (f"{key} {len(raw)}\n".encode(), raw))
 
     def forget_response(self) -> None:
-        """Make room for the next one."""
+        """Delete the last response."""
         self._outbox.unlink(missing_ok=True)
 
     def response(self, key: str) -> bytes | None:
@@ -129,18 +133,18 @@ class Disk:
 
     @property
     def current(self) -> str:
-        """The run that the device takes part in, or nothing; one that has been silent for long is over."""
+        """The run that the device takes part in, or ""; one that has been silent for too long is over."""
         if not self._current.exists() or time.time() - self._current.stat().st_mtime > SILENCE:
             return ""
         return self._current.read_text()
 
-    def heard(self) -> None:
-        """Note that the current run is alive."""
+    def touch(self) -> None:
+        """Note that the current run is still active."""
         self._current.touch()
 
-    def begin(self, federation: str, told: Announcement) -> None:
+    def begin(self, federation: str, announcement: Announcement) -> None:
         """Take part in a run; the oldest of the others are deleted if there are too many."""
-        self.run(federation).accept(told)
+        self.run(federation).accept(announcement)
         write_atomically(self._current, federation.encode())
         others = self._others()
         for run in others[: max(0, len(others) + 1 - int(min(self._limits.runs_kept, 2**62)))]:
@@ -151,7 +155,7 @@ class Disk:
         self._current.unlink(missing_ok=True)
 
     def run(self, federation: str) -> RunFolder:
-        """What belongs to one run, whose name comes from outside."""
+        """The folder of one run; its name comes from the server, so it is checked."""
         if not re.fullmatch("[0-9a-f]{8,64}", federation):
             raise WireError("this is not the name of a federation")
         return RunFolder(self._state / federation / f"client-{self._client}")
@@ -166,7 +170,7 @@ class Disk:
                 raise Refusal(
                     f"{used:,} bytes are in {self._state} and {size:,} more are asked for; limits.bytes_of_disk is "
                     f"{self._limits.bytes_of_disk:,.0f}",
-                    "the run needs more disk than the device gives it",
+                    "the run needs more disk space than the device allows",
                 )
             self._delete(others.pop(0))
 
@@ -204,7 +208,7 @@ def _opened(path: Path, *, append: bool = False) -> BinaryIO:
 
 
 def _write(path: Path, content: Iterable[bytes]) -> None:
-    """Replace a file whose loss in a power cut would do no harm, so that it is not waited for."""
+    """Replace a file without flushing it to the disk, as losing it in a power cut would do no harm."""
     temporary = path.with_name(path.name + ".part")
     with _opened(temporary) as file:
         file.writelines(content)

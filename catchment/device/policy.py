@@ -26,21 +26,21 @@ from catchment.names import did_you_mean
 
 FILE = Path("device.toml")
 KINDS = ("weights", "masks", "logits", "counts", "metrics", "features", "labels", "ids", "images", "unknown")
-REVEALING = ("features", "labels", "ids", "images", "unknown")  # leave only if the owner wrote so
+REVEALING = ("features", "labels", "ids", "images", "unknown")  # sent only if the owner lists them
 RAW = ("centralized",)  # methods whose clients send their data as they are
 T = TypeVar("T")
 
 
 class Refusal(CatchmentError):
-    """What a policy forbids: the reason in full for the device's log, and what little the server is told of it."""
+    """What a policy forbids: the full reason for the device's log, and the few words that the server gets."""
 
-    def __init__(self, why: str, told: str = "the device's policy forbids it") -> None:
+    def __init__(self, why: str, to_server: str = "the device's policy forbids it") -> None:
         super().__init__(why)
-        self.told = told
+        self.to_server = to_server
 
 
 def digest(experiment: str, form: str) -> str:
-    """The fingerprint of a run, by which it is signed and approved: of its experiment (TOML) and data's form (JSON)."""
+    """The digest of a run, which is signed and approved: of its experiment (TOML) and the form of its data (JSON)."""
     return hashlib.sha256(json.dumps([experiment, form]).encode()).hexdigest()
 
 
@@ -86,7 +86,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Policy:
-    """One device's file: where the server is, who this is, what may leave, and how much the server may ask for."""
+    """One device's file: where the server is, which client this is, what may be sent, and how much may be asked for."""
 
     server: str  # HOST:PORT
     client: int
@@ -126,7 +126,7 @@ class Policy:
         data: Path | None,
         modules: Path | None,
     ) -> Policy:
-        """For a client that a run starts on its own machine: everything, for the experiment of this digest alone."""
+        """For a client that a run starts on its own machine: allows everything, for the run of this digest alone."""
         unlimited = Limits(**{limit.name: math.inf for limit in dataclasses.fields(Limits)})
         return Policy(
             server, client, state, data, modules, None, key, federation, insecure=True,
@@ -136,7 +136,7 @@ class Policy:
 
     @staticmethod
     def load(path: Path) -> Policy:
-        """Read a file; paths in it are seen from its folder."""
+        """Read a file; paths in it are relative to its folder."""
         try:
             table = tomllib.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -206,10 +206,10 @@ _EXPECTED: Mapping[Any, str] = {
 
 # ---- policies to files ------------------------------------------------------------------------------------------
 
-_SAID = {
+_COMMENTS = {
     "server": "the server's HOST:PORT",
     "client": "the number of this device among the clients",
-    "state": "folder for what the device remembers, and for sent.jsonl, the log of all that left",
+    "state": "folder for what the device remembers, and for sent.jsonl, the log of everything sent",
     "data": "the only folder that data are read from",
     "modules": "the only folder that code is imported from; without it an experiment that names any is refused",
     "root_certificate": "by which the server's certificate must be signed",
@@ -217,16 +217,16 @@ _SAID = {
     "federation": "public key by which every run must be signed",
     "insecure": "true: no encryption; only for a trial on a network that you trust",
     "methods": "by name; centralized sends the data themselves",
-    "leaves": "what may leave; only by your own hand: features (from which images can be rebuilt), labels, ids, images",
+    "leaves": "what may be sent; by default without features (images can be rebuilt from them), labels, ids, images",
     "experiments": "digests of approved runs; catchment policy --approve DIGEST keeps them in the state folder instead",
     "trusted": "true only where the server is this machine: paths and modules of its experiment are used as they are",
-    "bytes_up_per_run": "all that leaves in one run",
+    "bytes_up_per_run": "everything sent in one run",
     "bytes_up_per_message": "one answer",
     "bytes_down_per_message": "one question",
     "seconds_per_request": "seconds after which work on one question is stopped",
     "rounds": "of one run",
     "parameters": "of one model",
-    "bytes_of_memory": "of this process, where the system can hold it to that",
+    "bytes_of_memory": "of this process, where the system can enforce it (Linux)",
     "bytes_of_disk": "of the state folder; the oldest runs are deleted first",
     "threads": "of PyTorch",
     "runs_kept": "whose state stays on the disk",
@@ -251,9 +251,9 @@ def _lines(table: Any) -> list[str]:
     for part in dataclasses.fields(table):
         value = getattr(table, part.name)
         if value is None:
-            lines += [f"# {_SAID[part.name]}", f"# {part.name} = ..."]
+            lines += [f"# {_COMMENTS[part.name]}", f"# {part.name} = ..."]
         elif not dataclasses.is_dataclass(value):
-            lines += [f"# {_SAID[part.name]}", f"{part.name} = {_toml(value)}"]
+            lines += [f"# {_COMMENTS[part.name]}", f"{part.name} = {_toml(value)}"]
     return lines
 
 

@@ -1,4 +1,4 @@
-"""`sent.jsonl`: every tensor and number that left a device, and every refusal, one line each, for its owner."""
+"""`sent.jsonl`: every answer that a device sent and every refusal, one line each, for its owner."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from catchment.errors import printable
 from catchment.exchange.message import Message
 from catchment.exchange.request import Request
 
-LARGEST = 10_000_000  # bytes of one file; then it becomes sent.1.jsonl, and what was that sent.2.jsonl
-FILES = 20  # that are kept besides
+LARGEST = 10_000_000  # bytes of one file; then it becomes sent.1.jsonl, the old sent.1.jsonl becomes sent.2.jsonl
+FILES = 20  # older ones that are kept
 LONGEST = 1000  # characters of a reason
 NAME = "sent.jsonl"
 
@@ -30,17 +30,17 @@ class SentLog:
         self._last = ""  # refusal that was written, if nothing was sent since
 
     def sent(self, federation: str, request: Request, body: Message, size: int) -> None:
-        """Note an answer before it leaves: each tensor with the hash of its bytes, each number with its name."""
+        """Log an answer before it is sent: each tensor with the hash of its bytes, each number with its name."""
         tensors = list(_described(body))
         about = {"round": request.round, "handler": request.handler, "purpose": request.purpose}
         self._write("sent", federation, bytes=size, **about, tensors=tensors, scalars=dict(body.scalars))
 
-    def said(self, federation: str, kind: str, fields: Mapping[str, Any], size: int = 0) -> None:
-        """Note the plain fields of another answer, or that one was sent once more."""
+    def note(self, federation: str, kind: str, fields: Mapping[str, Any], size: int = 0) -> None:
+        """Log the fields of an answer without tensors, or that an answer was sent again."""
         self._write("sent", federation, bytes=size, handler=kind, tensors=[], scalars=dict(fields))
 
     def refused(self, federation: str, kind: str, why: str) -> bool:
-        """Note what was asked and why it was refused, unless that is the last line already."""
+        """Log what was asked and why it was refused, unless that is the last line already."""
         why = printable(why, LONGEST)
         if (repeated := f"{federation} {kind} {why}") == self._last:
             return False
@@ -72,7 +72,7 @@ class SentLog:
 
 
 def read_log(folder: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a log and of what it was before, from the oldest on; one that a power cut tore is left out."""
+    """The lines of a log and its older files, oldest first; a line that a power cut tore is left out."""
     older = [folder / f"sent.{number}.jsonl" for number in range(FILES, 0, -1)]
     for path in (*older, folder / NAME):
         if path.exists():

@@ -1,4 +1,4 @@
-"""A policy in plain words, and what has left so far."""
+"""A policy in plain words, and what the device has sent so far."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REFUSALS = 5  # that are shown, the last ones
 
 
 def described(policy: Policy) -> str:
-    """What a device lets a server have, and has let it have."""
+    """What a device may send, and what it has sent."""
     allow, limits = policy.allow, policy.limits
     kept = [kind for kind in KINDS if kind not in allow.leaves]
     runs = dict.fromkeys([*allow.experiments, *approved(policy.state)])
@@ -24,8 +24,8 @@ def described(policy: Policy) -> str:
         f"Client {policy.client} of {policy.server}, {trust}; runs must be {signed}.",
         f"Data are read from {policy.data or 'nowhere'}, code from {policy.modules or 'nowhere'}.",
         "",
-        f"May leave:        {', '.join(allow.leaves) or 'nothing'}",
-        f"Must not leave:   {', '.join(kept) or 'everything may'}",
+        f"May be sent:      {', '.join(allow.leaves) or 'nothing'}",
+        f"Is never sent:    {', '.join(kept) or 'everything may be sent'}",
         f"Methods:          {', '.join(allow.methods) or 'none'}",
         f"Approved runs:    {', '.join(runs) or 'none'}",
     ]
@@ -56,7 +56,7 @@ def _history(policy: Policy) -> list[str]:
             answers[entry["federation"]] += 1
         else:
             refused.append(f"  {entry['time']} {entry['asked']}: {entry['why']}")
-    lines = [f"Left so far ({policy.state / NAME}):" if sent else "Nothing has left so far."]
+    lines = [f"Sent so far ({policy.state / NAME}):" if sent else "Nothing has been sent so far."]
     lines += [f"  run {run}: {human_bytes(size)} in {answers[run]} answers" for run, size in sent.items()]
     if refused:
         lines += [f"Refusals so far: {len(refused)}; the last:", *refused[-REFUSALS:]]

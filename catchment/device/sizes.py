@@ -46,14 +46,14 @@ def model_sizes(experiment: Experiment, form: Form, most: float) -> Sizes:
 
 
 def _built(name: str, shape: tuple[int, ...], classes: int, most: float) -> nn.Module:
-    """A model on the device that holds no numbers; an owner's own code may not know that device, so it is not used."""
+    """A model on PyTorch's "meta" device, which holds no numbers; a user's own code may not support that."""
     with _counted(name, most), torch.device("cpu" if ":" in name else "meta"):
         return models.build(name, shape, classes, seed=0)
 
 
 @contextmanager
 def _counted(name: str, most: float) -> Iterator[None]:
-    """Stop the making of a model at the parameter that is too many."""
+    """Stop building a model as soon as it has too many parameters."""
     tensors = parameters = 0
 
     def count(module: nn.Module, label: str, parameter: nn.Parameter | None) -> None:

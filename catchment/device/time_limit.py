@@ -1,4 +1,4 @@
-"""Work that is given up after some seconds, so that a device can answer the next message."""
+"""Work with a time limit, so that a device can answer the next message."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def test_whatever_is_raised_the_device_answers(
 
     monkeypatch.setattr(answering, "serve", raising)
     said, _ = server.ask(key="0-1")
-    assert said["error"] in ("the device could not do it", "the device has not enough memory")
+    assert said["error"] in ("the device could not do it", "the device does not have enough memory")
     assert server.refusals()[-1] == f"{error.__name__}: in /home/ann/xrays"
     monkeypatch.setattr(answering, "serve", serve)
     server.serves_the_honest_run("0-2")
@@ -131,7 +131,7 @@ def test_a_trusted_server_is_told_everything(policy: Policy) -> None:
 def test_a_policy_without_counts_hides_the_number_of_samples(policy: Policy) -> None:
     policy = dataclasses.replace(policy, allow=Allow(leaves=("weights", "metrics")))
     server = Server(policy)
-    assert server.hello() == {"error": "the device does not let counts leave"}
+    assert server.hello() == {"error": "the device does not send counts"}
 
 
 # ---- answers are kept
@@ -214,7 +214,7 @@ def test_old_runs_make_room_on_the_disk(policy: Policy) -> None:
     assert "0000000000000000" not in kept
     assert "0000000000000003" in kept
     (server.policy.state / HONEST / "client-0" / "large").write_bytes(bytes(100_000))
-    assert server.ask(key="0-2")[0] == {"error": "the run needs more disk than the device gives it"}
+    assert server.ask(key="0-2")[0] == {"error": "the run needs more disk space than the device allows"}
 
 
 def test_a_run_that_has_been_silent_for_long_is_over(policy: Policy) -> None:

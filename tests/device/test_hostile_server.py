@@ -35,7 +35,7 @@ def policy(tmp_path: Path) -> Policy:
         (experiment(method={"name": "centralized"}), "the method is not allowed", "centralized, which allow.methods"),
         (
             experiment(method={"name": "fedgkt"}, models={"client": "resnet4", "server": "resnet10"}),
-            "the device does not let features leave",
+            "the device does not send features",
             "clients of fedgkt send features (features), which allow.leaves",
         ),
         (dealt(name="/etc"), "no path is followed", 'data.name is "/etc"'),
@@ -100,7 +100,7 @@ def test_a_stage_of_codecs_is_code_too(policy: Policy) -> None:
     server = Server(policy)
     said = server.hello(STAGED, federation="ee" * 8)
     assert said == {"error": "the device imports no code that an experiment names"}
-    assert 'wire.codecs is "stage_of_device:Half", code that this policy has no folder for' in server.refusals()[-1]
+    assert 'wire.codecs is "stage_of_device:Half", and the policy has no folder of modules' in server.refusals()[-1]
 
 
 def test_stages_of_codecs_come_from_the_owners_folder_alone(policy: Policy, tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def test_nothing_is_done_for_a_run_that_was_not_joined(policy: Policy) -> None:
 def test_too_few_samples(policy: Policy) -> None:
     server = Server(limited(policy, least_samples=SAMPLES + 1))
     assert server.hello() == {"error": "the device has too few samples"}
-    assert server.refusals() == [f"{SAMPLES} samples are here; limits.least_samples is {SAMPLES + 1}"]
+    assert server.refusals() == [f"there are {SAMPLES} samples; limits.least_samples is {SAMPLES + 1}"]
 
 
 def test_an_epoch_without_end_is_stopped(policy: Policy) -> None:
@@ -253,7 +253,7 @@ def test_more_bytes_than_a_run_may_have(policy: Policy) -> None:
     size = len(other.ask()[1])
     server = Server(limited(policy, bytes_up_per_run=2 * size))
     server.hello()
-    used_up = "the run has used up the bytes that the device gives it"
+    used_up = "the run has used up the bytes that the device allows"
     assert [server.ask(key=f"0-{n}")[0].get("error") for n in range(4)] == [None, None, used_up, used_up]
     assert sum(entry["bytes"] for entry in read_log(policy.state) if entry["what"] == "sent") == 2 * size
     assert [server.ask(key="0-1")[0].get("error")] == [used_up]

@@ -125,8 +125,8 @@ def test_init_writes_a_policy_once_and_shows_it(tmp_path):
     assert (written.client, written.data, written.insecure) == (3, tmp_path, True)
     assert written.allow.leaves == (*Allow().leaves, "features")
     again = invoke("join", *options, "--policy", file, "--init")
-    assert "is there already" in str(again.exception)
-    assert "write it once with --init" in str(invoke("join", *options, "--policy", file).exception)
+    assert "exists already" in str(again.exception)
+    assert "write it once by adding --init" in str(invoke("join", *options, "--policy", file).exception)
 
 
 def test_init_needs_a_server_and_a_number(tmp_path):
@@ -147,16 +147,16 @@ def test_a_policy_is_shown_in_plain_words_with_what_left(tmp_path):
     assert not policy.state.exists()
     for part in (
         "Client 3 of fl.example.org:9092, not encrypted; runs must be signed by nobody.",
-        "Must not leave:   features, labels, ids, images, unknown",
+        "Is never sent:    features, labels, ids, images, unknown",
         f"Approved runs:    {'0' * 64}",
         "1,000 rounds",
-        "Nothing has left so far.",
+        "Nothing has been sent so far.",
     ):
         assert part in shown
     assert invoke("policy", file, "--approve", "f" * 64).exit_code == 0
     log = SentLog(policy.state)
-    log.said("ab" * 8, "hello", {"samples": 12}, 100)
-    log.said("ab" * 8, "again", {}, 200)
+    log.note("ab" * 8, "hello", {"samples": 12}, 100)
+    log.note("ab" * 8, "again", {}, 200)
     log.refused("ab" * 8, "hello", "too much")
     shown = invoke("policy", file).output
     assert f"{'0' * 64}, {'f' * 64}" in shown

@@ -38,13 +38,13 @@ def test_a_log_is_rotated_and_read_in_order(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(sent, "FILES", 2)
     log = SentLog(tmp_path)
     for number in range(5):
-        log.said(RUN, "hello", {"number": number})
+        log.note(RUN, "hello", {"number": number})
     assert sorted(path.name for path in tmp_path.iterdir()) == ["sent.1.jsonl", "sent.2.jsonl", "sent.jsonl"]
     assert [entry["scalars"]["number"] for entry in read_log(tmp_path)] == [2, 3, 4]
 
 
 def test_a_line_that_a_power_cut_tore_is_left_out(tmp_path: Path) -> None:
-    SentLog(tmp_path).said(RUN, "hello", {})
+    SentLog(tmp_path).note(RUN, "hello", {})
     with (tmp_path / "sent.jsonl").open("a") as file:
         file.write('{"torn')
     assert [entry["handler"] for entry in read_log(tmp_path)] == ["hello"]
@@ -63,5 +63,5 @@ def test_a_refusal_that_is_repeated_is_noted_once_and_kept_short(tmp_path: Path)
 def test_after_an_answer_the_same_refusal_is_noted_again(tmp_path: Path) -> None:
     log = SentLog(tmp_path)
     log.refused(RUN, "ask", "too long")
-    log.said(RUN, "hello", {})
+    log.note(RUN, "hello", {})
     assert log.refused(RUN, "ask", "too long")

@@ -22,8 +22,8 @@ def test_everything_that_a_policy_says_is_shown(tmp_path: Path) -> None:
         f"Client 2 of h:1, certified by {tmp_path}/ca.crt; runs must be signed by {tmp_path}/f.pub.",
         f"Data are read from {tmp_path}/data, code from nowhere.",
         "",
-        "May leave:        weights, logits",
-        "Must not leave:   masks, counts, metrics, features, labels, ids, images, unknown",
+        "May be sent:      weights, logits",
+        "Is never sent:    masks, counts, metrics, features, labels, ids, images, unknown",
         "Methods:          fedavg, fedmd",
         f"Approved runs:    {'0' * 64}, {'f' * 64}",
         "",
@@ -33,7 +33,7 @@ def test_everything_that_a_policy_says_is_shown(tmp_path: Path) -> None:
         "parameters, 3 runs kept",
         "With fewer than 5 samples of its own the device does not take part.",
         "",
-        "Nothing has left so far.",
+        "Nothing has been sent so far.",
     ]
 
 
@@ -41,7 +41,7 @@ def test_a_server_that_may_have_everything_is_named_so(tmp_path: Path) -> None:
     policy = Policy("h:1", 0, tmp_path, insecure=True, allow=Allow((), KINDS, (), trusted=True))
     shown = described(policy)
     assert "not encrypted; runs must be signed by nobody." in shown
-    assert "Must not leave:   everything may" in shown
+    assert "Is never sent:    everything may be sent" in shown
     assert "Methods:          none" in shown
     assert "The server is trusted" in shown
 
@@ -50,11 +50,11 @@ def test_what_left_is_summed_by_run_and_the_last_refusals_are_shown(tmp_path: Pa
     policy = Policy("h:1", 0, tmp_path, insecure=True)
     log = SentLog(tmp_path)
     for run, size in (("aa" * 8, 100), ("bb" * 8, 50), ("aa" * 8, 200)):
-        log.said(run, "hello", {}, size)
+        log.note(run, "hello", {}, size)
     for number in range(7):
         log.refused("aa" * 8, "ask", f"reason {number}")
     lines = described(policy).splitlines()
-    start = lines.index(f"Left so far ({tmp_path}/sent.jsonl):")
+    start = lines.index(f"Sent so far ({tmp_path}/sent.jsonl):")
     assert lines[start + 1 : start + 4] == [
         f"  run {'aa' * 8}: 300 B in 2 answers",
         f"  run {'bb' * 8}: 50 B in 1 answers",

@@ -56,4 +56,4 @@ def test_no_memory_is_taken_for_weights(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_model_that_does_not_exist_is_refused_in_one_sentence() -> None:
     with pytest.raises(Refusal) as refusal:
         model_sizes(experiment(client="resnet7777"), FORM, math.inf)
-    assert refusal.value.told == "the model cannot be built on this device"
+    assert refusal.value.to_server == "the model cannot be built on this device"

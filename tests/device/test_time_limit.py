@@ -30,7 +30,7 @@ def test_work_that_looks_at_stop_ends_by_itself_and_the_next_may_begin() -> None
 
     with pytest.raises(Refusal, match=r"the work took longer than limits\.seconds_per_request, 0\.01 s") as refusal:
         limited.run(polite)
-    assert refusal.value.told == "the work took longer than the device allows"
+    assert refusal.value.to_server == "the work took longer than the device allows"
     assert ended.is_set()
     limited._seconds = math.inf
     assert limited.run(limited.stop.is_set) is False
