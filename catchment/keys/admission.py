@@ -21,7 +21,7 @@ with needs("a key", "device"):
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 CURRENT = re.compile(r"client-(\d+)\.pub")
-REVOKED = re.compile(r"client-(\d+)-(\d{4}-\d\d-\d\d)-[0-9a-f]{8}\.pub")  # client, day, and what tells keys apart
+REVOKED = re.compile(r"client-(\d+)-(\d{4}-\d\d-\d\d)-[0-9a-f]{8}\.pub")  # client, day, start of the hash
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def admit(directory: Path, public: Path, client: int, *, replace: bool = False) 
 
 
 def revoke(directory: Path, client: int) -> None:
-    """Let nobody join any more with the key that a client has."""
+    """Stop admitting the key that a client has."""
     _check_folder(directory)
     path = directory / f"client-{client}.pub"
     if not path.exists():

@@ -67,7 +67,7 @@ def make_certificates(directory: Path, hosts: Sequence[Host]) -> list[Path]:
 
 
 def check_certificate(directory: Path) -> list[str]:
-    """Refuse a server's certificate that no device would believe; returns warnings about one that ends soon."""
+    """Refuse a server's certificate that no device would trust; returns warnings about one that expires soon."""
     for name in ("server.crt", "server.key", "ca.crt"):
         if not (directory / name).exists():
             raise UserError(f"{directory} has no {name}; bring it back, or start in another directory")
@@ -77,7 +77,7 @@ def check_certificate(directory: Path) -> list[str]:
     except (InvalidSignature, ValueError, TypeError):
         raise UserError(
             f"{directory / 'server.crt'} is not signed by {directory / 'ca.crt'}; bring back the pair that belongs "
-            "together, as devices believe only what their ca.crt signed"
+            "together, as devices trust only what their ca.crt signed"
         ) from None
     if _private(directory / "server.key").public_key() != certificate.public_key():
         raise UserError(
@@ -96,9 +96,9 @@ def check_certificate(directory: Path) -> list[str]:
                 f"clock says {now:%Y-%m-%d}; set the clock, or {fix}"
             )
         if end < now:
-            raise UserError(f"{directory / name} was valid until {end:%Y-%m-%d}; {fix}")
+            raise UserError(f"{directory / name} expired on {end:%Y-%m-%d}; {fix}")
         if end < now + SOON:
-            warnings.append(f"{directory / name} is valid until {end:%Y-%m-%d} only; {fix}")
+            warnings.append(f"{directory / name} expires on {end:%Y-%m-%d}; {fix}")
     return warnings
 
 

@@ -1,4 +1,4 @@
-"""Files of keys: a private one is its owner's alone, and none is ever replaced by accident."""
+"""Key files: a private one is readable by its owner alone, and none is ever replaced by accident."""
 
 from __future__ import annotations
 
@@ -23,13 +23,11 @@ def read(path: Path, load: Callable[[bytes], T]) -> T:
         return load(path.read_bytes())
     except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise UserError(
-            f"{path} cannot be read as what its name says: {reason}; bring back the one that was made"
-        ) from None
+        raise UserError(f"{path} cannot be read as what its name says: {reason}; restore the original file") from None
 
 
 def write_private(path: Path, content: bytes) -> Path:
-    """Write a new file for its owner alone; one that is there is never touched."""
+    """Write a new file that only its owner can read; an existing one is never touched."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as file:
@@ -42,7 +40,7 @@ def write_private(path: Path, content: bytes) -> Path:
 
 
 def write_public(path: Path, content: bytes) -> Path:
-    """Write a file that a running server may read at any moment: it sees it whole or not at all."""
+    """Write a file atomically, as a running server may read it at any moment."""
     write_atomically(path, content)
     return path
 

@@ -1,8 +1,8 @@
-"""Keys of a federation: devices know that it is their server, the server which devices may join.
+"""Keys of a federation: devices can verify the server, and the server knows which devices may join.
 
-An authority of one's own (`ca.crt`, `ca.key`) signs the server's certificate (`server.crt`, `server.key`); each client
+An authority of its own (`ca.crt`, `ca.key`) signs the server's certificate (`server.crt`, `server.key`). A client
 has a pair of ECDSA keys over P-384 in the format of OpenSSH (`device.key` on the device, `client-K.pub` on the server).
-With a pair of the same kind, `federation.key` and `federation.pub`, the server signs what devices shall run.
+With a pair of the same kind, `federation.key` and `federation.pub`, the server signs every run.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def check_keys(directory: Path) -> list[str]:
         )
     if read_private(directory / "federation.key").public_key() != read_public(directory / "federation.pub"):
         raise UserError(
-            f"{directory / 'federation.key'} and federation.pub are no pair; remove federation.pub and have it made "
+            f"{directory / 'federation.key'} and federation.pub are not a pair; remove federation.pub and have it made "
             f"from the private half: catchment keys {directory} --clients 0"
         )
     if directory / "ca.key" in private:
@@ -84,7 +84,7 @@ def check_keys(directory: Path) -> list[str]:
 
 
 def check_device_key(path: Path) -> None:
-    """Refuse a device's private key that others may read, that belongs to somebody else, or that is none."""
+    """Refuse a device's private key that others may read, that belongs to somebody else, or that is not a key."""
     check_private(path)
     read_private(path)
 
@@ -102,7 +102,7 @@ def _open_directory(directory: Path) -> None:
 
 
 def make_device_key(path: Path) -> Path:
-    """Make a device's private key, and its public half beside it (`device.key`, `device.pub`); returns the latter."""
+    """Make a device's private key and, beside it, the public one (`device.key`, `device.pub`); returns the latter."""
     public = path.with_suffix(".pub")
     if path == public:
         raise UserError(f"{path} would be the name of the public half; name the private one, such as device.key")
@@ -165,13 +165,13 @@ def read_private(path: Path) -> EllipticCurvePrivateKey:
 
 
 def sign_run(federation_key: Path, federation: str, digest: str) -> str:
-    """The federation's signature, as text, below the digest of an experiment that it runs."""
+    """The federation's signature, as text, of the digest of a run."""
     signature = read_private(federation_key).sign(_statement(federation, digest), ec.ECDSA(SHA384()))
     return base64.b64encode(signature).decode()
 
 
 def check_signature(federation_pub: Path, federation: str, digest: str, signature: str) -> None:
-    """Refuse a run that whoever holds the federation's key has not signed."""
+    """Refuse a run that is not signed with the federation's key."""
     key = read_public(federation_pub)
     try:
         key.verify(base64.b64decode(signature, validate=True), _statement(federation, digest), ec.ECDSA(SHA384()))

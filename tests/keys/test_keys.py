@@ -183,7 +183,7 @@ def test_a_certificate_that_is_over_is_refused(tmp_path: Path, monkeypatch: pyte
     make_keys(tmp_path / "keys", 1, [])
 
     at(monkeypatch, timedelta(days=certificates.SERVER_DAYS + 1))
-    with pytest.raises(UserError, match=r"server\.crt was valid until 20\d\d-\d\d-\d\d; .*remove server\.crt"):
+    with pytest.raises(UserError, match=r"server\.crt expired on 20\d\d-\d\d-\d\d; .*remove server\.crt"):
         make_keys(tmp_path / "keys", 1, [])
 
 
@@ -246,15 +246,15 @@ def test_a_certificate_that_ends_within_a_month_is_a_warning_with_the_way_out(
     assert check_keys(server) == []
     at(monkeypatch, timedelta(days=certificates.SERVER_DAYS - 29))
     (warning,) = check_keys(server)
-    assert re.search(r"server\.crt is valid until .* only; .*catchment keys .*/keys --host fl\.example\.org", warning)
+    assert re.search(r"server\.crt expires on .*; .*catchment keys .*/keys --host fl\.example\.org", warning)
 
 
 def test_certificates_that_are_over_or_not_yet_valid_are_refused(server: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     at(monkeypatch, timedelta(days=certificates.SERVER_DAYS, seconds=9))
-    with pytest.raises(UserError, match=r"server\.crt was valid until .*--host fl\.example\.org"):
+    with pytest.raises(UserError, match=r"server\.crt expired on .*--host fl\.example\.org"):
         check_keys(server)
     at(monkeypatch, timedelta(days=certificates.AUTHORITY_DAYS, seconds=9))
-    with pytest.raises(UserError, match=r"ca\.crt was valid until .*give every device the new ca\.crt"):
+    with pytest.raises(UserError, match=r"ca\.crt expired on .*give every device the new ca\.crt"):
         check_keys(server)
     at(monkeypatch, -timedelta(days=2))
     with pytest.raises(UserError, match=r"ca\.crt is not valid before .*; set the clock, or"):
@@ -281,7 +281,7 @@ def test_files_of_another_federation_are_refused(server: Path, tmp_path: Path) -
     for names, expected in (
         (["server.key"], r"server\.key is not the key of .*server\.crt"),
         (["server.crt", "server.key"], r"server\.crt is not signed by .*ca\.crt"),
-        (["federation.pub"], r"federation\.key and federation\.pub are no pair"),
+        (["federation.pub"], r"federation\.key and federation\.pub are not a pair"),
     ):
         kept = {name: (server / name).read_bytes() for name in names}
         for name in names:
