@@ -98,7 +98,7 @@ def clients_table(world: World) -> Table:
 
 def leaving_table(world: World) -> Table:
     """What a client sends, field by field."""
-    title = f"What leaves a device, such as client 0 with {world.client_architecture(0).name}"
+    title = f"What a device sends, such as client 0 with {world.client_architecture(0).name}"
     table = Table("field", "kind", "shape", "when asked for", "bytes per reply, at most", "what it shows", title=title)
     for row in disclosed(type(world.method), world):
         cells = (row.field, row.kind, row.shape, row.when, MISSING if row.most is None else human_bytes(row.most))

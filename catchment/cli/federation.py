@@ -23,7 +23,7 @@ def server(
     host: Annotated[str, typer.Option(help="The address to listen on; 0.0.0.0 is all of this machine's.")] = "0.0.0.0",
     port: Annotated[int, typer.Option(help="The port to listen on.")] = 9092,
     keys: Annotated[
-        Path | None, typer.Option(help="Folder made by catchment keys: who joins must have a key, all is encrypted.")
+        Path | None, typer.Option(help="Folder made by catchment keys: devices need a key, traffic is encrypted.")
     ] = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="No keys: anybody may join, nothing is encrypted.")
@@ -53,13 +53,13 @@ def join(
     state: Annotated[Path | None, typer.Option(help="Folder for what the device remembers.")] = None,
     root_certificate: Annotated[Path | None, typer.Option(help="ca.crt of the server.")] = None,
     key: Annotated[Path | None, typer.Option(help="This device's key, made by catchment key.")] = None,
-    federation: Annotated[Path | None, typer.Option(help="federation.pub, by which runs must be signed.")] = None,
+    federation: Annotated[Path | None, typer.Option(help="federation.pub, whose key must have signed a run.")] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="No encryption, no key and no signature.")] = False,
     modules: Annotated[
         Path | None, typer.Option(help="Folder of your own modules, if the experiment names any.")
     ] = None,
     leaves: Annotated[
-        list[str] | None, typer.Option("--allow", help=f"What else may leave: {', '.join(REVEALING)}.")
+        list[str] | None, typer.Option("--allow", help=f"What else may be sent: {', '.join(REVEALING)}.")
     ] = None,
     once: Annotated[
         bool, typer.Option("--once", help="End with the first run instead of waiting for the next.")
@@ -76,14 +76,14 @@ def join(
         return
     if given or leaves:
         raise UserError(
-            "where the server is and what may leave stands in the policy: write it once with --init after these "
-            f"options, or change {policy} with a text editor; then give catchment join none of them"
+            "these options belong to the policy: write it once by adding --init, or change "
+            f"{policy} with a text editor; then run catchment join without them"
         )
     from catchment.flower.joining import join_federation
 
     found = Policy.load(policy)
     if found.insecure and not found.allow.trusted:
-        warn("the policy says insecure: whoever is on the way can read and alter what is sent")
+        warn("the policy says insecure: anybody on the network path can read and alter what is sent")
     join_federation(found, once=once, ask=_agreed if sys.stdin.isatty() else None, tell=say)
 
 
@@ -91,7 +91,7 @@ def policy(
     file: Annotated[Path, typer.Argument(help="The device's policy.")] = FILE,
     approve: Annotated[str | None, typer.Option(help="Approve the run of this digest.")] = None,
 ) -> None:
-    """Say in plain words what a device lets a server have, and what has left so far."""
+    """Say in plain words what a device may send, and what it has sent so far."""
     found = Policy.load(file)
     if approve is not None:
         approve_run(found.state, approve)
@@ -104,7 +104,7 @@ def _write_policy(path: Path, given: dict[str, Any], leaves: list[str]) -> None:
         if name not in given:
             raise UserError("--init needs the server's HOST:PORT and --client-id")
     if path.exists():
-        raise UserError(f"{path} is there already; change it with a text editor, or remove it first")
+        raise UserError(f"{path} exists already; change it with a text editor, or remove it first")
     made = Policy(**given, allow=Allow(leaves=(*Allow().leaves, *leaves)))
     made.write(path)
     say(path.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Commands about keys, and what a federation without good keys is warned of."""
+"""Commands about keys, and warnings about missing or doubtful ones."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ def key(
         "device.key"
     ),
 ) -> None:
-    """Make this device's key, which stays here; the server gets the public half. Nothing is ever replaced."""
+    """Make this device's key, which stays here; the server gets the public half. An existing key is never replaced."""
     from catchment.keys.keys import fingerprint, make_device_key
 
     public = make_device_key(file)
     say(
-        f"{file} is this device's key: it stays here, for nobody else's eyes.\n"
+        f"{file} is this device's private key: it stays here, and nobody else may see it.\n"
         f"{public} is its public half: send it to whoever runs the server, who admits it with\n"
         f"  catchment keys DIR --add {public.name} --client-id K\n"
-        f"and compare the fingerprint by another way, such as a call:\n"
+        f"and compare the fingerprint over another channel, such as a call:\n"
         f"  {fingerprint(public)}"
     )
 
@@ -43,7 +43,7 @@ def keys(
     add: Annotated[Path | None, typer.Option(help="Admit the device with this public key (--client-id).")] = None,
     client: Annotated[int | None, typer.Option("--client-id", help="Which client it is; the first is 0.")] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Revoke the key that the client has.")] = False,
-    revoke: Annotated[int | None, typer.Option(help="The client whose key shall count no more.")] = None,
+    revoke: Annotated[int | None, typer.Option(help="The client whose key is revoked.")] = None,
 ) -> None:
     """Make the keys of a server, admit devices and revoke them; without options, show who may join."""
     from catchment.keys import admission
@@ -77,7 +77,7 @@ def keys(
 
 
 def warn_about_keys(experiment: Experiment) -> None:
-    """Look at the keys of a federation before it starts: bad ones end it, doubtful ones and none are said."""
+    """Check the keys of a federation before it starts: bad ones are an error, doubtful or missing ones a warning."""
     if experiment.engine != "flower" or (experiment.flower.local and experiment.flower.keys is None):
         return
     if experiment.flower.keys is None:

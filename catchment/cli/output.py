@@ -29,12 +29,12 @@ def say(text: str) -> None:
 
 
 def warn(text: str) -> None:
-    """Say something that a person should see, whatever becomes of the logs."""
+    """Print a warning to standard error."""
     errors.print(f"[yellow]warning:[/] {escape(text)}", highlight=False, soft_wrap=True)
 
 
 def fail(text: str) -> None:
-    """Say why a command ends."""
+    """Print an error to standard error."""
     errors.print(f"[red]error:[/] {escape(text)}", highlight=False, soft_wrap=True)
 
 

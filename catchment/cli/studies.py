@@ -24,21 +24,21 @@ from catchment.studies.study import Progress as StudyProgress, Study
 
 def study(
     file: Annotated[Path, typer.Argument(help="A study file, or an experiment file to vary.")],
-    scale: Annotated[str, typer.Option(help="A scale of the study; as it is written if not given.")] = PAPER,
-    rows: Annotated[str, typer.Option(help="Only rows whose label is like this pattern, such as '*gkt*'.")] = "*",
+    scale: Annotated[str, typer.Option(help="A scale of the study; full scale if not given.")] = PAPER,
+    rows: Annotated[str, typer.Option(help="Only rows whose label matches this pattern, such as '*gkt*'.")] = "*",
     seeds: Annotated[int | None, typer.Option(help="Seeds 0 to N - 1 in place of the study's.", min=1)] = None,
     vary: Annotated[
         list[str] | None, typer.Option(help="Values of a setting, such as method.name=fedavg,fedgkt or seed=0..4.")
     ] = None,
     jobs: Annotated[int, typer.Option(help="Processes that run experiments at the same time.", min=1)] = 1,
-    out: Annotated[Path, typer.Option(help="The folder of runs, shared by all who work on it.")] = Path("runs"),
+    out: Annotated[Path, typer.Option(help="The folder of runs, which several processes may share.")] = Path("runs"),
     form: Annotated[str, typer.Option(help=f"The table also as {', '.join(tables.FORMS)}.")] = "",
     track: Annotated[
         list[str] | None, typer.Option(help="Send rounds to a tracker: mlflow, tensorboard or wandb.")
     ] = None,
-    show: Annotated[bool, typer.Option("--show", help="Run nothing; show what is there.")] = False,
+    show: Annotated[bool, typer.Option("--show", help="Run nothing; show the results so far.")] = False,
 ) -> None:
-    """Run what is missing of a study, share the work with others in the same folder, and show its table."""
+    """Run what is missing of a study, share the work with other processes on the same folder, and show its table."""
     if form and form not in tables.FORMS:
         raise UserError(f'unknown form "{form}"; {did_you_mean(form, tables.FORMS)}')
     chosen = Study.load(
@@ -105,5 +105,5 @@ def _progress(file: StudyFile) -> Iterator[Callable[[StudyProgress], None]]:
         with bar:
             yield watch
     except KeyboardInterrupt:
-        errors.print("stopped; nothing is lost: the same command goes on", highlight=False)
+        errors.print("stopped; nothing is lost: the same command continues it", highlight=False)
         raise typer.Exit(130) from None

@@ -142,7 +142,7 @@ def test_check_says_what_would_run_and_trains_nothing(finished, here):
     done = here("check", "small.toml", cwd=folder)
     assert done.returncode == 0, done.stderr
     assert "1,210" in done.stdout  # (64 + 1) * 16 + (16 + 1) * 10 parameters
-    assert "What leaves a device, such as client 0 with mlp(16)" in done.stdout
+    assert "What a device sends, such as client 0 with mlp(16)" in done.stdout
     assert "4.73 KiB" in done.stdout  # 1,210 weights
     assert "This experiment can run" in done.stdout
     assert not (folder / "runs" / "check").exists()
