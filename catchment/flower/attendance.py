@@ -1,4 +1,4 @@
-"""Which client is which node of Flower's: nodes are greeted, say who they are, leave, and come back under other ids."""
+"""Which of Flower's nodes is which client: nodes are greeted, say who they are, leave, and return under other ids."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flwr.app import Message as Envelope
 from catchment.errors import printable
 from catchment.flower.messages import EXPIRED, GONE, Fields, Grid, pack, read_reply, send
 
-LOOK = 0.5  # seconds between two looks for nodes
+LOOK = 0.5  # seconds between two checks for nodes
 GREETING = 600.0  # seconds that a node has to answer a greeting; it may read its data first
 AGAIN = 30.0  # seconds after which a node that refused is greeted again
 
@@ -19,8 +19,8 @@ AGAIN = 30.0  # seconds after which a node that refused is greeted again
 class Attendance:
     """The clients that are connected, and the events of their coming and going.
 
-    `client_of` says which client's key a node has (without it, any node may speak for any client), `admits` whether a
-    client may come back, `wait` for how many seconds one that left is expected back.
+    `client_of` says which client's key a node has (without it, any node may be any client), `admits` whether a client
+    may come back, `wait` for how many seconds one that left is expected back.
     """
 
     def __init__(
@@ -46,10 +46,10 @@ class Attendance:
         self._left: dict[int, float] = {}  # client -> when it left
         self._greeted: dict[int, float] = {}  # node -> when
         self._greetings: dict[str, int] = {}  # message -> node
-        self._trained: set[int] = set()  # clients that have answered in this life of the server
+        self._trained: set[int] = set()  # clients that have answered since the server started
 
     def look(self) -> list[tuple[int, int | None]]:
-        """Greet new nodes, hear who they are, forget those that left; returns who came, and the node it was before."""
+        """Greet new nodes, learn who they are, forget those that left; returns who came, and the node it was before."""
         if time.monotonic() - self._looked >= LOOK:
             self._looked = time.monotonic()
             self._compare(set(self._grid.get_node_ids()))
@@ -71,7 +71,7 @@ class Attendance:
         return self.nodes.get(client) in self._greetings.values()
 
     def greet(self, node: int) -> None:
-        """Tell a node what the run is, and ask who it is."""
+        """Send a node the announcement of the run, and ask who it is."""
         message = send(self._grid, node, "query.hello", pack(self._greeting), GREETING)
         if message:
             self._greeted[node] = time.monotonic()
@@ -81,38 +81,38 @@ class Attendance:
         """Remember that a client has answered, and so should have a state of this run."""
         self._trained.add(client)
 
-    def hangs(self, client: int, node: int) -> None:
+    def timed_out(self, client: int, node: int) -> None:
         """A node has not answered in time: it is asked again once it has answered a greeting."""
         if self.nodes.get(client) == node:
             self.note("left", client, "it has not answered in time")
-            self._part(client, float("-inf"))
+            self._leave(client, float("-inf"))
             self._greeted.pop(node, None)
 
     def note(self, what: str, client: int | None, why: str) -> None:
-        """An event for the record of the round under way."""
+        """An event for the record of the current round."""
         self.events.append({"what": what, "client": client, "handler": "", "why": why})
 
     def _compare(self, present: set[int]) -> None:
-        """Look who is connected now."""
+        """Note who left, and greet who is new."""
         for client, node in list(self.nodes.items()):
             if node not in present:
                 self.note("left", client, "its node is not connected any more")
-                self._part(client, time.monotonic())
+                self._leave(client, time.monotonic())
         for node in self._greeted.keys() - present:  # it is greeted again when it comes back
             del self._greeted[node]
             self.excuses.pop(node, None)
-        for node in self.excuses:  # its owner may have thought better of it
+        for node in self.excuses:  # its owner may have changed their mind
             if self._looked - self._greeted.get(node, 0.0) > AGAIN and node not in self._greetings.values():
                 self._greeted.pop(node, None)
         for node in sorted(present - self._greeted.keys()):
             self.greet(node)
 
-    def _part(self, client: int, when: float) -> None:
+    def _leave(self, client: int, when: float) -> None:
         del self.nodes[client]
         self._left[client] = when
 
     def _welcome(self, node: int, reply: Envelope) -> list[tuple[int, int | None]]:
-        """Hear what a node says of itself; returns the client that it is, if that is new."""
+        """Take a node's answer to a greeting; returns the client that it is, if that is new."""
         said = read_reply(reply)
         if said.code in (EXPIRED, GONE):
             self._greeted.pop(node, None)  # and is greeted again, if it is there
@@ -133,7 +133,7 @@ class Attendance:
             return []  # it was greeted again
         self.note("joined", client, f"node {node} has {samples} samples")
         if client in self._trained and said.fields.get("states") == 0:
-            self.note("forgot", client, "the device came back without the state of this run, and begins again")
+            self.note("forgot", client, "the device came back without the state of this run, and starts over")
         return [(client, before)]
 
     def _objection(self, node: int, client: object, samples: object) -> str:

@@ -1,4 +1,4 @@
-"""The files by which the server routine and its watcher talk, in a folder of the run's directory."""
+"""The files through which the server routine and the process that watches it communicate, in the run's directory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ControlFiles:
         return FileLock(self.folder, "running it")
 
     def clear(self) -> None:
-        """Remove what an earlier server routine said."""
+        """Remove the files of an earlier server routine."""
         for stale in (self._error, self.digest):
             stale.unlink(missing_ok=True)
 
@@ -43,12 +43,12 @@ class ControlFiles:
         return path.read_text()
 
     def keys(self, experiment: Experiment) -> Path | None:
-        """The folder of the keys that count: given, or made for clients of this machine; None if anybody may join."""
+        """The folder of keys in use: given, or made for clients of this machine; None if anybody may join."""
         given = experiment.flower.keys
         return Path(given) if given is not None else self.folder / "keys" if experiment.flower.local else None
 
     def stop(self, error: CatchmentError) -> None:
-        """Say why the server routine stops for good."""
+        """Write down why the server routine stops for good."""
         write_atomically(self._error, json.dumps([type(error).__name__, str(error)]).encode())
 
     def stopped(self) -> CatchmentError | None:
@@ -60,7 +60,7 @@ class ControlFiles:
         return error
 
     def note(self, what: str, client: int | None, why: str) -> None:
-        """Leave an event for the record of the round under way."""
+        """Leave an event for the record of the current round."""
         with self._notices.open("a") as file:
             file.write(json.dumps({"what": what, "client": client, "handler": "", "why": why}) + "\n")
 

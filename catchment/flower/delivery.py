@@ -63,7 +63,7 @@ class Delivery:
         whole = self._received[0] if len(self._received) == 1 else b"".join(self._received)
         try:
             response = Response.from_bytes(whole)
-        except Exception as error:  # bytes of a stranger
+        except Exception as error:  # untrusted bytes
             return self.failed(f"the response cannot be read: {printable(error)}")
         if (response.client, response.sequence, response.aside) != (request.client, request.sequence, request.aside):
             return self.failed(f"client {request.client} answered another request")

@@ -1,6 +1,6 @@
 """The processes of a run over Flower on this machine: the server routine with its link, and local clients.
 
-Whoever starts them watches over them: what dies is started again and noted, the server routine goes on from its last
+The process that starts them supervises them: what dies is restarted and noted, the server routine goes on from its last
 checkpoint, and all end with the run. Nothing is written outside the run's directory.
 """
 
@@ -29,14 +29,14 @@ from catchment.keys.admission import admitted_keys
 from catchment.keys.keys import make_device_key, make_federation_key
 
 Record = dict[str, Any]
-LIVES = 3  # how often the server routine may die without finishing a round in between
+RESTARTS = 3  # how often the server routine is restarted without finishing a round in between
 GOODBYE = 10.0  # seconds for the server routine to end after its result
 SERVER = "server"
 _SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG in prctl.h
 
 
 def federate(experiment: Experiment, directory: Path, observe: Callable[[Record], None]) -> Record:
-    """Do what is left of the run in a directory, with all the processes that it needs; returns its result."""
+    """Do the remaining rounds of the run in a directory, with all the processes that it needs; returns its result."""
     directory = directory.resolve()
     if experiment.devices.profile != "ideal" or experiment.faults != Faults():
         raise UserError(
@@ -54,7 +54,7 @@ def federate(experiment: Experiment, directory: Path, observe: Callable[[Record]
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """The environment of processes that use Flower: its files in one folder, no telemetry, no questions to others."""
+    """The environment of processes that use Flower: its files in one folder, no telemetry, no update checks."""
     return os.environ | {
         "FLWR_HOME": str(folder),
         "FLWR_TELEMETRY_ENABLED": "0",
@@ -80,7 +80,7 @@ class _Federation:
     # ---- starting ----
 
     def start(self) -> None:
-        """Bring up the server routine; local clients follow when it knows what they are to approve."""
+        """Start the server routine; local clients follow once the digest that they approve is known."""
         if self.settings.keys is None and self.keys is not None:
             self._make_keys(self.keys)
         self._check_keys()
@@ -134,15 +134,15 @@ class _Federation:
     # ---- watching ----
 
     def watch(self, observe: Callable[[Record], None]) -> Record:
-        """Until the run is over: pass on its records, and start again what dies."""
+        """Until the run is over: pass on its records, and restart what dies."""
         result = self.control.directory / "result.json"
-        lives = LIVES
+        restarts_left = RESTARTS
         for _ in self._new_rounds():
-            pass  # of earlier lives
+            pass  # written before this start
         while True:
             for record in self._new_rounds():
                 observe(record)
-                lives = LIVES
+                restarts_left = RESTARTS
             if result.exists():
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self.processes[SERVER][1].wait(GOODBYE)
@@ -153,9 +153,9 @@ class _Federation:
                 self._start_clients()
             for name, (command, process) in list(self.processes.items()):
                 if (code := process.poll()) is not None and not result.exists() and self.control.stopped() is None:
-                    lives -= name == SERVER
-                    if lives < 0:
-                        raise RunError(f"the server routine died {LIVES + 1} times: {self._last_words(name)}")
+                    restarts_left -= name == SERVER
+                    if restarts_left < 0:
+                        raise RunError(f"the server routine died {RESTARTS + 1} times: {self._log_tail(name)}")
                     what = "the server routine" if name == SERVER else name
                     self.control.note("restarted", None, f"{what} ended with code {code} and was started again")
                     self._spawn(name, command)
@@ -186,7 +186,7 @@ class _Federation:
             )
         self.processes[name] = (command, process)
 
-    def _last_words(self, name: str) -> str:
+    def _log_tail(self, name: str) -> str:
         """The end of a log, for an error."""
         path = self.folder / f"{name}.log"
         lines = path.read_text(errors="replace").strip().splitlines() if path.exists() else []

@@ -1,7 +1,7 @@
-"""The gate before Flower's handlers: from outside there are eight paths, and nobody is heard without a signature.
+"""The gate before Flower's handlers: eight endpoints are reachable, and with keys only for signed requests.
 
-A request must be a POST to a path that a device needs, signed with a key that may join, and no longer than it says and
-may be. Everything else is refused by a status alone.
+A request must be a POST to an endpoint that a device needs, signed with an admitted key, with a body of the length that
+its header states and the endpoint allows. Everything else is refused with a status and no body.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ LONGEST = {  # path -> bytes of the longest body
     BASE + "push-object": CHUNK,
 }
 KEY, SIGNATURE, TIMESTAMP = b"flwr-public-key", b"flwr-signature", b"flwr-timestamp"
-OLDEST = 300.0  # seconds; a signature of another time is not taken
+OLDEST = 300.0  # seconds; an older signature is refused
 SLOWEST = 240.0  # seconds for a body to arrive
 PATIENCE = 10.0  # seconds that a node waits for a message before it asks again
 AT_ONCE = 8  # requests of one node
 
-speaking: ContextVar[int] = ContextVar("speaking")  # the node whose request is being answered
+current_node: ContextVar[int] = ContextVar("current_node")  # the node whose request is being answered
 
 
 class Gate:
-    """Lets through to `app` what a device that may join needs, and nothing else."""
+    """Passes on to `app` what an admitted device needs, and nothing else."""
 
     def __init__(self, app: App, store: Store) -> None:
         self._app = app
@@ -90,16 +90,16 @@ class Gate:
                 del self._busy[key]
 
     async def _admitted(self, scope: Scope, receive: Receive, send: Send, key: bytes, length: int) -> None:
-        """A request of somebody who may join."""
+        """A request with an admitted key."""
         body = await _body(receive, length)
         if body is None:
             return await _refuse(scope, send, 400)
-        node = self._store.begin(key, ThreadSafeEvent()) if scope["path"] == ACTIVATE else self._store.heard(key)
+        node = self._store.begin(key, ThreadSafeEvent()) if scope["path"] == ACTIVATE else self._store.touch(key)
         if node is None:  # the server was restarted, or has no room
             return await _refuse(scope, send, 503 if scope["path"] == ACTIVATE else 401)
         if scope["path"] == PULL and node.active and self._store.next(node.number) is None:
             await node.message.wait(PATIENCE)
-        speaking.set(node.number)
+        current_node.set(node.number)
         rest = iter([{"type": "http.request", "body": body, "more_body": False}])
 
         async def whole() -> MutableMapping[str, Any]:
@@ -140,7 +140,7 @@ def _is_signed(key: bytes, headers: dict[bytes, bytes]) -> bool:
 
 
 async def _body(receive: Receive, length: int) -> bytes | None:
-    """All of a body of this length; None if it is another, or does not come."""
+    """A body of this length; None if its length differs, or it does not arrive in time."""
     parts: list[bytes] = []
     size, more = 0, True
     try:
@@ -158,7 +158,7 @@ async def _body(receive: Receive, length: int) -> bytes | None:
 
 
 async def _refuse(scope: Scope, send: Send, status: int) -> None:
-    """No, and no more on this connection if a body is on its way."""
+    """Answer with a status, and close the connection if a body is still to come."""
     sent = dict(scope["headers"])
     headers = [(b"content-length", b"0")]
     if b"transfer-encoding" in sent or sent.get(b"content-length", b"0") != b"0":

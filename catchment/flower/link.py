@@ -1,6 +1,6 @@
-"""The link between a run and its devices: the server that they connect to, in a thread of the server routine's process.
+"""The link between a run and its devices: the HTTP server that they connect to, in a thread of the server routine.
 
-Before Flower's handlers (`superlink`) stands the gate, behind them the store.
+A request passes the gate, then Flower's handlers (`superlink`), which work on the store.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SILENCE = 100  # tenths of a second for the head of the first request to arrive
 
 
 class _Server(uvicorn.Server):
-    """Hangs up on whoever connects and says nothing, so that nobody can take all the connections there are."""
+    """Closes connections that stay silent, so that nobody can use up all of them."""
 
     _silent: frozenset[object] = frozenset()
 
@@ -42,7 +42,7 @@ class _Server(uvicorn.Server):
 
 
 class Link:
-    """Serves devices on a socket that listens already, and is the run's grid."""
+    """Serves devices on a socket that already listens, and is the grid of the run's transport."""
 
     def __init__(self, listener: socket.socket, clients: int, certificate: tuple[Path, Path] | None = None) -> None:
         """`certificate` is that of the server and its key; without it nothing is encrypted."""
@@ -93,7 +93,7 @@ class Link:
     # ---- what the transport needs of Flower's Grid ----
 
     def get_node_ids(self) -> list[int]:
-        """Who is connected."""
+        """The connected nodes."""
         return self.store.nodes()
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
@@ -105,6 +105,6 @@ class Link:
         return identity if self.store.send(identity, exchange) else ""
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """Replies that are here, and errors in place of those that will never be."""
+        """Replies that have arrived, and errors in place of those that never will."""
         exchanges = (self.store.take(identity) for identity in message_ids)
         return [put_together(exchange) for exchange in exchanges if exchange is not None]

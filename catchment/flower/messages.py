@@ -1,4 +1,4 @@
-"""What the two sides say to each other in Flower's messages: some fields, and bytes of our own wire format.
+"""The content of Flower's messages between the two sides: some fields, and bytes of our own wire format.
 
 Only Flower's public names are used here.
 """
@@ -22,7 +22,7 @@ class Grid(Protocol):
     """The part of Flower's Grid that is used."""
 
     def get_node_ids(self) -> Iterable[int]:
-        """Who is connected."""
+        """The connected nodes."""
 
     def push_messages(self, messages: Iterable[Envelope]) -> Iterable[str]:
         """Send messages; returns their names."""
@@ -65,8 +65,8 @@ def reply_to(message: Envelope, answer: Callable[[str, Fields, bytes], tuple[Fie
     return kind, Envelope(pack(*answer(kind, fields, raw)), reply_to=message)
 
 
-class Said(NamedTuple):
-    """What a node replied: fields and bytes, or what went wrong in words and, if Flower said it, as Flower's code."""
+class ReplyContent(NamedTuple):
+    """What a node replied: fields and bytes, or an error in words and, if it comes from Flower, Flower's code."""
 
     fields: dict[str, Any]
     raw: bytes = b""
@@ -74,16 +74,18 @@ class Said(NamedTuple):
     code: int = 0
 
 
-def read_reply(reply: Envelope) -> Said:
+def read_reply(reply: Envelope) -> ReplyContent:
     """The content of a node's reply, which may be anything."""
     if reply.has_error():
         code = reply.error.code
-        return Said({}, error=f"{printable(reply.error.reason or 'no reason given')} (Flower's code {code})", code=code)
+        return ReplyContent(
+            {}, error=f"{printable(reply.error.reason or 'no reason given')} (Flower's code {code})", code=code
+        )
     try:
         fields, raw = unpack(reply.content)
-    except Exception as error:  # content of a stranger
-        return Said({}, error=f"the reply cannot be read: {printable(error)}")
-    return Said(fields, raw, printable(fields.get("error", "")))
+    except Exception as error:  # untrusted content
+        return ReplyContent({}, error=f"the reply cannot be read: {printable(error)}")
+    return ReplyContent(fields, raw, printable(fields.get("error", "")))
 
 
 def send(grid: Grid, node: int, kind: str, body: RecordDict, seconds: float) -> str:

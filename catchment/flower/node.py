@@ -1,7 +1,7 @@
 """A device's process: it keeps PyTorch and the model, and asks the server for messages.
 
-It stays through anything: a server that is away, was restarted or cannot be reached is tried again, with growing
-pauses. Only a server that does not want this device, or that cannot be trusted, ends it.
+A server that is away, was restarted or cannot be reached is tried again, with growing pauses. The process ends only if
+the server refuses this device or cannot be trusted.
 """
 
 from __future__ import annotations

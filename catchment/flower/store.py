@@ -19,7 +19,7 @@ from typing import Any
 from catchment.core.transport import PART
 from catchment.flower.messages import EXPIRED, FAILED, GONE
 
-ABSENCE = 30.0  # seconds of silence after which a node counts as gone
+ABSENCE = 30.0  # seconds of silence after which a node counts as disconnected
 LARGEST = PART + PART // 20  # bytes of one reply, with what Flower adds
 OBJECTS = 64  # of one reply; a part of the largest size has 25
 PLAIN = 600_000  # bytes of a reply's objects that are not chunks of an array: these take far more room once read
@@ -84,12 +84,12 @@ class ThreadSafeEvent:
 
 @dataclass
 class Node:
-    """A device that is connected: one life of its process."""
+    """A connected device; a restarted process is another node."""
 
     number: int
     key: bytes
     message: ThreadSafeEvent  # set when there is one for it
-    heard: float
+    last_seen: float
     active: bool = False
 
 
@@ -109,7 +109,7 @@ class Store:
     # ---- who may join ----
 
     def admit(self, clients: Mapping[bytes, int]) -> list[int]:
-        """Let the holders of these public keys join, each as its client, and nobody else; returns who was sent away."""
+        """Admit the holders of these public keys, each as its client, and nobody else; returns who was disconnected."""
         with self._lock:
             before, self._clients = self._clients or {}, dict(clients)
             for key in [key for key in self._keys if key not in clients]:
@@ -134,12 +134,12 @@ class Store:
     # ---- the server's side ----
 
     def nodes(self) -> list[int]:
-        """Who is connected."""
+        """The connected nodes."""
         with self._lock:
             now = time.monotonic()
             for node in list(self._nodes.values()):
-                if now - node.heard > ABSENCE:
-                    self._forget(node.key, "the device has not been heard of for a while")
+                if now - node.last_seen > ABSENCE:
+                    self._forget(node.key, "the device has been silent for too long")
             for exchange in self._exchanges.values():
                 exchange.age(now)
             return [node.number for node in self._nodes.values() if node.active]
@@ -155,7 +155,7 @@ class Store:
             return True
 
     def take(self, identity: str) -> Exchange | None:
-        """The exchange of a message once it is over, one way or the other; it is forgotten here."""
+        """The exchange of a message once it is over, in success or failure; it is forgotten here."""
         with self._lock:
             exchange = self._exchanges[identity]
             exchange.age(time.monotonic())
@@ -170,7 +170,7 @@ class Store:
     # ---- nodes, by their keys ----
 
     def begin(self, key: bytes, message: ThreadSafeEvent) -> Node | None:
-        """A new life of the device with this key; what it had in hand before is lost. None if there is no room."""
+        """A new node for the device with this key; what it was working on is lost. None if there is no room."""
         with self._lock:
             self._forget(key, "the device was restarted")
             if self._clients is None and len(self._nodes) >= self._most:
@@ -179,12 +179,12 @@ class Store:
             self._keys[key], self._nodes[node.number] = node.number, node
             return node
 
-    def heard(self, key: bytes) -> Node | None:
-        """The node with this key, if there is one; it has just been heard of."""
+    def touch(self, key: bytes) -> Node | None:
+        """The node with this key, if there is one, marked as seen now."""
         with self._lock:
             node = self._nodes.get(self._keys.get(key, 0))
             if node is not None:
-                node.heard = time.monotonic()
+                node.last_seen = time.monotonic()
             return node
 
     def number(self, key: bytes) -> int | None:
@@ -224,7 +224,7 @@ class Store:
             return next((exchange for exchange in self._own(node).values() if not exchange.over), None)
 
     def fetch(self, node: int) -> Exchange | None:
-        """The message that a node is to answer next; one that it had and asks beyond is lost, and can be sent again."""
+        """The next message for a node; if it has fetched one and asks again, that one is lost and can be resent."""
         with self._lock:
             while exchange := self.next(node):
                 if exchange.objects:

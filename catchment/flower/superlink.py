@@ -27,14 +27,14 @@ from flwr.superlink.routers.fleet.router import router
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware
 
-from catchment.flower.gate import speaking
+from catchment.flower.gate import current_node
 from catchment.flower.messages import FAILED
 from catchment.flower.store import OBJECTS, Exchange, Store
 
 
 def fleet_api(store: Store) -> FastAPI:
     """Flower's fleet API over a store, with no page and no path beside it."""
-    logging.getLogger("flwr").setLevel(logging.CRITICAL)  # what strangers send is not worth a line each
+    logging.getLogger("flwr").setLevel(logging.CRITICAL)  # strangers could fill the log
     app = FastAPI(
         openapi_url=None,
         docs_url=None,
@@ -118,10 +118,10 @@ class _LinkState:
         return self._store.tree(object_id)
 
     def get_object(self, run_id: int, object_id: str) -> bytes | None:
-        return self._store.object(speaking.get(), object_id)
+        return self._store.object(current_node.get(), object_id)
 
     def delete(self, object_id: str) -> None:
-        self._store.confirm(speaking.get(), object_id)
+        self._store.confirm(current_node.get(), object_id)
 
     def start_session(self, run_id: int) -> str:
         return os.urandom(16).hex()
@@ -129,11 +129,11 @@ class _LinkState:
     def store_message_and_object_tree(self, message: Any, object_tree: Any, session_id: str) -> tuple[bool, list[str]]:
         names = set(_names(object_tree, OBJECTS + 1))
         to = message.metadata.reply_to_message_id
-        taken = self._store.begin_upload(speaking.get(), to, message, session_id, names)
+        taken = self._store.begin_upload(current_node.get(), to, message, session_id, names)
         return taken, sorted(names) if taken else []
 
     def store_object(self, run_id: int, session_id: str, object_id: str, object_content: bytes) -> bool:
-        return self._store.upload(speaking.get(), session_id, object_id, object_content)
+        return self._store.upload(current_node.get(), session_id, object_id, object_content)
 
     def delete_messages(self, message_ins_ids: set[str]) -> None:
         """Called for messages without objects; there are none."""

@@ -1,4 +1,4 @@
-"""What is used of Flower's SuperNode: the calls of a device to the server, each with what its failure means.
+"""What is used of Flower's SuperNode: the calls of a device to the server, and what their failures mean.
 
 This file and `superlink.py` are the two with private names of Flower's (1.41).
 """
@@ -64,7 +64,7 @@ class Away(Exception):
 
 
 class _Unknown(Away):
-    """The server does not know this node: it was restarted, or has not heard of it for too long."""
+    """The server does not know this node: it was restarted, or the node was silent for too long."""
 
 
 class FleetClient:
@@ -258,7 +258,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def speaks_tls(address: str) -> bool:
-    """Whether a server takes part in a TLS handshake; its certificate is not looked at."""
+    """Whether a server completes a TLS handshake; its certificate is not checked."""
     host, _, port = address.rpartition(":")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE

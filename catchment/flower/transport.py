@@ -1,8 +1,7 @@
 """The transport over Flower: requests and responses as raw bytes in Flower's messages.
 
-One message at a time is on its way to a client. What a client had in hand when it left is sent again when it is back.
-It is lost only when the client stays away, or when the time for an answer is over. Nothing that a node says is an
-exception here.
+At most one message per client is in flight. What a client was working on when it left is sent again when it is back. It
+is lost only if the client stays away, or when the time for an answer is over. Nothing that a node sends raises here.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from catchment.flower.attendance import Attendance
 from catchment.flower.delivery import Delivery
 from catchment.flower.messages import EXPIRED, FAILED, GONE, Fields, Grid, pack, read_reply, send
 
-FAREWELL = 3.0  # seconds to wait for nodes to hear that the run is over
+FAREWELL = 3.0  # seconds to wait for nodes to confirm that the run is over
 GREETINGS = 3  # how often a client is greeted again for one request of a run that it does not know
 LARGEST = 2**31  # bytes of a response where nothing else is said
 
@@ -53,7 +52,7 @@ class Flower(Transport):
         """`experiment` is its TOML, `form` that of its data, `federation` the name of the run on the devices' disks.
 
         `signature` is that of the run by the federation's key. `largest` says how many bytes the response to a request
-        may have; `client_of` and `admits` are those of `Attendance`. `notices` gives events that others saw, `sleep`
+        may have; `client_of` and `admits` are those of `Attendance`. `notices` gives events of other processes, `sleep`
         waits until something may have arrived, or for that many seconds.
         """
         greeting: Fields = {
@@ -74,21 +73,21 @@ class Flower(Transport):
         self._notices = notices
         self._sleep = sleep
         self._began = time.monotonic()
-        self._offset = 0.0  # of the clock, by the lives before this one
+        self._offset = 0.0  # of the clock: the time before the last resume
         self._waited = False  # for everybody, before the first round
         self._waiting: dict[int, deque[Delivery]] = {}  # client -> deliveries
-        self._flying: dict[str, tuple[int, int, Delivery]] = {}  # message -> client, node, delivery
+        self._in_flight: dict[str, tuple[int, int, Delivery]] = {}  # message -> client, node, delivery
         self._ready: deque[Response] = deque()
 
     @property
     def now(self) -> float:
-        """Seconds of real time that the run has been on, over all its lives."""
+        """Seconds of real time that the run has taken, resumes included."""
         return self._offset + time.monotonic() - self._began
 
     # ---- who is there ----
 
     def roster(self, round: int) -> Sequence[int]:
-        """The clients that are connected, or left a moment ago; waits for all before the first round, later for a few.
+        """The connected clients and those that just left; waits for all before the first round, later for the minimum.
 
         Whoever is back within `wait` seconds misses nothing, so that a restart does not change what is computed.
         """
@@ -117,13 +116,13 @@ class Flower(Transport):
         )
 
     def _look(self) -> None:
-        """Hear who came and left; what a client had in hand is sent again, unless it was answered already."""
+        """Learn who came and left; a returning client gets its request again, unless it has answered already."""
         for client, before in self._attendance.look():
-            for message, (_, node, delivery) in list(self._flying.items()):
+            for message, (_, node, delivery) in list(self._in_flight.items()):
                 if node == before:
-                    del self._flying[message]
+                    del self._in_flight[message]
                     replies = list(self._grid.pull_messages([message]))
-                    self._arrived(client, node, delivery, replies[0]) if replies else self._again(client, delivery)
+                    self._arrived(client, node, delivery, replies[0]) if replies else self._start_over(client, delivery)
 
     # ---- requests and responses ----
 
@@ -134,14 +133,14 @@ class Flower(Transport):
         self._feed()
 
     def pull(self, until: float) -> Response | None:
-        """The next response; looks for one now and then."""
+        """The next response; polls for one."""
         began = self.now
         while not self._ready:
-            if not self._flying and not self._waiting:
+            if not self._in_flight and not self._waiting:
                 return None
-            for message in list(self._flying):
+            for message in list(self._in_flight):
                 for reply in self._grid.pull_messages([message]):
-                    self._arrived(*self._flying.pop(message), reply)
+                    self._arrived(*self._in_flight.pop(message), reply)
             self._look()
             self._feed()
             if not self._ready:
@@ -152,7 +151,7 @@ class Flower(Transport):
 
     def _feed(self) -> None:
         """Send the next message of whatever waits for a client that is free."""
-        busy = {client for client, _, _ in self._flying.values()}
+        busy = {client for client, _, _ in self._in_flight.values()}
         for client in [client for client in self._waiting if client not in busy]:
             deliveries = self._waiting[client]
             node = self._attendance.nodes.get(client)
@@ -167,7 +166,7 @@ class Flower(Transport):
             elif node is None:
                 self._ready.append(delivery.lost("the client is not connected"))
             else:
-                self._go(client, node, delivery)
+                self._send_next(client, node, delivery)
 
     def _is_on_its_way(self, client: int) -> bool:
         """Whether a client cannot be asked now, but may be soon."""
@@ -175,7 +174,7 @@ class Flower(Transport):
             return self._attendance.is_being_greeted(client)
         return self._attendance.is_expected(client)
 
-    def _go(self, client: int, node: int, delivery: Delivery) -> None:
+    def _send_next(self, client: int, node: int, delivery: Delivery) -> None:
         """Send the next message of a delivery."""
         now = time.monotonic()
         delivery.expires = min(delivery.expires, now + self._answer)
@@ -183,33 +182,33 @@ class Flower(Transport):
         body = pack({**fields, **self._federation}, raw)
         message = send(self._grid, node, kind, body, max(0.001, delivery.expires - now))
         if message:
-            self._flying[message] = (client, node, delivery)
+            self._in_flight[message] = (client, node, delivery)
         else:
-            self._again(client, delivery)
+            self._start_over(client, delivery)
 
-    def _again(self, client: int, delivery: Delivery) -> None:
-        """Begin a delivery once more, before what else waits for the client."""
+    def _start_over(self, client: int, delivery: Delivery) -> None:
+        """Restart a delivery, before anything else that waits for the client."""
         delivery.restart()
         self._waiting.setdefault(client, deque()).appendleft(delivery)
 
     def _arrived(self, client: int, node: int, delivery: Delivery, reply: Envelope) -> None:
-        """Take the reply to a message of a delivery: send the next one, or hand over the response."""
+        """Take the reply to a message of a delivery: send the next message, or pass on the response."""
         said = read_reply(reply)
         if said.code == GONE:
-            self._again(client, delivery)
+            self._start_over(client, delivery)
         elif said.error == HELLO_FIRST and delivery.greetings < GREETINGS:
             delivery.greetings += 1
             self._attendance.greet(node)
-            self._again(client, delivery)
+            self._start_over(client, delivery)
         elif said.code == EXPIRED:
             self._ready.append(delivery.lost(said.error))
-            self._attendance.hangs(client, node)
+            self._attendance.timed_out(client, node)
         elif said.error:
             self._ready.append(delivery.lost(said.error)._replace(failed=said.code in (0, FAILED)))
         else:
             response = delivery.accept(said.fields.get("parts"), said.raw, self._largest(delivery.request))
             if response is None:
-                self._go(client, node, delivery)
+                self._send_next(client, node, delivery)
                 return
             if not response.failed and not response.aside:
                 self._attendance.has_trained(client)
@@ -232,7 +231,7 @@ class Flower(Transport):
         return [*events, *self._notices()]
 
     def close(self) -> None:
-        """Tell the nodes that the run is over, and wait a moment for them to hear it."""
+        """Tell the nodes that the run is over, and wait a moment for their replies."""
         nodes = self._attendance.nodes.values()
         messages = {send(self._grid, node, "query.bye", pack(self._federation), FAREWELL) for node in nodes} - {""}
         until = time.monotonic() + FAREWELL
