@@ -274,6 +274,20 @@ def test_asynchronous_clients_run_ahead_of_slow_ones():
     assert asynchronous["virtual_seconds"] < synchronous["virtual_seconds"] / 2
 
 
+def test_every_option_of_the_servers_training_reaches_it():
+    slow = {"profile": ["fast", "slow"], "profiles": {"fast": {"latency": 0.1}, "slow": {"latency": 0.5}}}
+    options = ({}, {"rarity": 1.0}, {"answers": "after"}, {"squared_temperature": False})
+    results = [
+        catchment.run(
+            experiment("fedgkt, asynchronous", method={"distill": "both", **option}, devices=slow, strict=strict)
+        )["fingerprint"]
+        for option in options
+        for strict in (False, True)
+    ]
+    assert results[::2] == results[1::2]
+    assert len(set(results)) == len(options)
+
+
 def test_two_uploads_of_one_client_in_one_asynchronous_round_have_orders_of_their_own():
     def orders(**options):
         world = gkt(**options)

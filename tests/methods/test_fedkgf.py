@@ -269,6 +269,15 @@ def test_a_client_uploads_its_group_alone(tmp_path):
     assert sorted(names) == sorted(f"weights/{name}" for name in expected)
 
 
+def test_means_do_not_depend_on_who_is_faster():
+    method = {"name": "fedkgf", "kernels": 0, "average_last": True, "average_statistics": True}
+    settings = {"method": method, "models": {"client": "resnet4"}, "participation": {"fraction": 1.0}}
+    reference = catchment.run(experiment("fedkgf", **settings))
+    assert reference["failed"] == reference["refused"] == 0
+    again = catchment.run(experiment("fedkgf", **settings, workers=4, strict=True))
+    assert again["fingerprint"] == reference["fingerprint"]
+
+
 def test_time_is_that_of_the_bytes_over_the_link():
     """Ten times the bandwidth, a tenth of the time; down and up count apart."""
     seconds, sizes = [], set()
