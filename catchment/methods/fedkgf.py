@@ -1,7 +1,7 @@
 """Fed-KGF: Li et al., Representative Kernels-based CNN for Faster Transmission in Federated Learning.
 
 Convolutions keep m base kernels and generate the others (`catchment.models.kgf`), so that the model that travels is
-small. Of the trained models each client uploads another group of modules, by a fresh permutation a round; the server
+small. Of the trained models each client uploads another group of modules, by a fresh permutation per round; the server
 assembles the global model of them and averages nothing.
 
 Departures: alpha and beta are drawn once, from a seed that all share; Algorithm 1 draws new ones for every batch, of
