@@ -8,12 +8,12 @@ reference row, paired by seed, with its 95 % interval); `paper` (what the paper 
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from catchment.errors import ExperimentError
-from catchment.names import did_you_mean
 from catchment.report.showing import MISSING, human_bytes, human_seconds
 from catchment.studies.results import CURVE, RowResult, StudyResult
 from catchment.studies.statistics import paired, spread
@@ -21,6 +21,7 @@ from catchment.studies.statistics import paired, spread
 _TO = re.compile(r"(bytes|up|rounds|time) to (\d+(?:\.\d+)?) %")
 _NOTED = re.compile(r"(\w+) in round (\d+)")
 _RATIO = re.compile(r"(\S+) / reference")
+_NEARLY_A_FORM = re.compile(r"%|/|\b(to|in round) *\d")
 _HEADS = {
     "accuracy": "accuracy, %",
     "best": "best round, %",
@@ -36,6 +37,10 @@ _HEADS = {
     "difference": "difference to the reference, points",
     "paper": "paper",
 }
+_NUMBERS = {
+    *_HEADS, "bytes.evaluation", "rounds", "lost", "late", "failed", "refused", "parameters.client",
+    "parameters.server", "macs_per_sample.client", "macs_per_sample.server",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -83,7 +88,7 @@ def numbers(row: RowResult, column: str) -> dict[int, float]:
     if match is None:
         return row.numbers(column)
     place = CURVE.index({"bytes": "bytes", "up": "up", "rounds": "round", "time": "virtual_seconds"}[match[1]])
-    goal = float(match[2]) / 100
+    goal = float(f"{match[2]}e-2")  # a division could end above the nearest number, and miss an accuracy of just this
     found = {run.seed: next((point[place] for point in run.curve if _reached(point, goal)), None) for run in row.runs}
     return {seed: value for seed, value in found.items() if value is not None}
 
@@ -97,13 +102,24 @@ def _noted(row: RowResult, name: str, round: int) -> dict[int, float]:
     return {seed: value for seed, found in values.items() for value in found if value is not None}
 
 
-def check(result: StudyResult) -> None:
-    """Refuse a column that no row has a number for, once there are some."""
-    known = {name for row in result.rows for run in row.runs for name in run.numbers}
-    for column in result.columns if known else ():
+def check(columns: Iterable[str], known: Iterable[str] = ()) -> None:
+    """Refuse a column that is misspelt: nearly the name of a number, or nearly one of the forms.
+
+    A name that is like none of them may be what a method measures that has not run yet: it is a column of dashes.
+    """
+    names = {*_NUMBERS, *known}
+    for column in columns:
         name = match[1] if (match := _RATIO.fullmatch(column)) else column
-        if name not in known | {"paper", "difference"} and not _TO.fullmatch(name) and not _NOTED.fullmatch(name):
-            raise ExperimentError(f'unknown column "{column}"; {did_you_mean(name, known)}')
+        if name in names or _TO.fullmatch(name) or _NOTED.fullmatch(name):
+            continue
+        near = difflib.get_close_matches(name, names, n=1, cutoff=0.85)
+        if near and not name.startswith("models."):
+            raise ExperimentError(f'unknown column "{column}"; did you mean "{near[0]}"?')
+        if not name.startswith("models.") and _NEARLY_A_FORM.search(name):
+            raise ExperimentError(
+                f'unknown column "{column}"; such columns are "bytes to 80 %", "up to 80 %", "rounds to 80 %", '
+                '"time to 80 %", "NAME in round 8" and "NAME / reference"'
+            )
 
 
 def _missing(row: RowResult) -> str:

@@ -27,7 +27,7 @@ class Grid:
 
 def grid(result: StudyResult) -> Grid:
     """The table of a study: a line per row, or, with `across`, a line per row of the other axes."""
-    check(result)
+    check(result.columns, {name for row in result.rows for run in row.runs for name in run.numbers})
     if result.across is not None:
         return _across(result, result.across)
     columns = [*result.columns]
@@ -37,7 +37,7 @@ def grid(result: StudyResult) -> Grid:
 
 def _across(result: StudyResult, axis: str) -> Grid:
     """The values of one axis side by side, each with the first column, and the paper's number in brackets."""
-    names = list(dict.fromkeys(row.values[axis] for row in result.rows if axis in row.values))
+    names = list(dict.fromkeys(row.values[axis] for row in result.rows if axis in row.values)) or [""]
     lines: dict[str, dict[str, RowResult]] = {}
     for row in result.rows:
         if axis in row.values:
@@ -61,8 +61,9 @@ def _across(result: StudyResult, axis: str) -> Grid:
 def text(result: StudyResult) -> RichTable:
     """For a terminal."""
     found = grid(result)
-    table = RichTable(box=box.SIMPLE_HEAD, title=f"{result.title} ({result.scale})", title_justify="left")
-    for number, title in enumerate(found.heads):
+    title = Text(f"{result.title} ({result.scale})")  # brackets in a plain string would be markup
+    table = RichTable(box=box.SIMPLE_HEAD, title=title, title_justify="left")
+    for number, title in enumerate(map(Text, found.heads)):
         table.add_column(title, justify="right" if number else "left", overflow="fold")
     for row in found.rows:
         table.add_row(*(Text(one.text, style="bold" if one.best else "") for one in row))
@@ -73,7 +74,7 @@ def markdown(result: StudyResult) -> str:
     """For a page on GitHub."""
     found = grid(result)
     lines = [
-        [title.replace("|", "\\|") for title in found.heads],
+        [_markdown(title) for title in found.heads],
         ["---", *["---:"] * (len(found.heads) - 1)],
         *([_markdown_cell(one) for one in row] for row in found.rows),
     ]
@@ -81,8 +82,12 @@ def markdown(result: StudyResult) -> str:
 
 
 def _markdown_cell(one: Cell) -> str:
-    escaped = one.text.replace("|", "\\|")
-    return f"**{escaped}**" if one.best else escaped
+    return f"**{_markdown(one.text)}**" if one.best else _markdown(one.text)
+
+
+def _markdown(text: str) -> str:
+    """A text of one line, without signs that begin a cell, a tag, code or emphasis."""
+    return re.sub(r"[\\|<*`]", lambda sign: f"\\{sign[0]}", " ".join(text.split()))
 
 
 def comma_separated(result: StudyResult) -> str:
@@ -115,9 +120,16 @@ def _latex_cell(one: Cell) -> str:
     return f"\\textbf{{{_latex(one.text)}}}" if one.best else _latex(one.text)
 
 
+_LATEX = {
+    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
+    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$",
+    "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}",  # other signs in LaTeX's first encoding
+    "[": "{[}",  # after a rule or the end of a row, it would begin an option
+}  # fmt: skip
+
+
 def _latex(text: str) -> str:
-    escaped = re.sub(r"[&%$#_{}]", lambda sign: f"\\{sign[0]}", text.replace("\\", r"\textbackslash "))
-    return escaped.replace("~", r"\textasciitilde ").replace("^", r"\textasciicircum ").replace("±", r"$\pm$")
+    return "".join(_LATEX.get(sign, sign) for sign in " ".join(text.split()))
 
 
 def html_table(result: StudyResult) -> str:

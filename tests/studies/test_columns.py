@@ -1,11 +1,16 @@
 """Columns and tables of a study, from results made by hand."""
 
+import csv
+import io
+from dataclasses import replace
+
 import pytest
+from rich.console import Console
 
 from catchment.errors import ExperimentError
 from catchment.report.showing import MISSING
 from catchment.studies import tables
-from catchment.studies.columns import cell, head
+from catchment.studies.columns import cell, check, head
 from catchment.studies.results import RowResult, RunResult, StudyResult
 
 
@@ -88,8 +93,8 @@ def test_the_forms_of_a_table():
 
 def test_signs_that_mean_something_are_escaped():
     result = study(RowResult("a|b & <c>_", None, {}, [run(0, 0.5)]))
-    assert "a\\|b & <c>_" in tables.markdown(result)
-    assert r"a|b \& <c>\_" in tables.latex(result)
+    assert r"a\|b & \<c>_" in tables.markdown(result)
+    assert r"a\textbar{}b \& \textless{}c\textgreater{}\_" in tables.latex(result)
     assert "a|b &amp; &lt;c&gt;_" in tables.html_table(result)
 
 
@@ -119,3 +124,43 @@ def test_results_go_to_a_file_and_back(tmp_path):
     result = study(FIRST, RowResult("f", failed={0: "no data"}), reference="first", note="n")
     result.write(tmp_path / "r.json")
     assert StudyResult.read(tmp_path / "r.json") == result
+
+
+def test_a_number_that_only_some_methods_have_is_a_dash_for_the_others():
+    other = RowResult("other", None, {}, [RunResult(0, "d", {"accuracy": 0.5}, [])])
+    assert cell(study(other, columns=("edge_accuracy",)), other, "edge_accuracy").text == MISSING
+    assert tables.grid(study(other, columns=("edge_accuracy",))).heads == ["", "edge model, %"]
+
+
+@pytest.mark.parametrize("column", ["bytes to 80%", "bytes to 80", "accuracy/reference", "loss in round 1st"])
+def test_a_form_that_is_misspelt_is_refused_before_there_are_results(column):
+    with pytest.raises(ExperimentError, match=f'unknown column "{column}"; such columns are "bytes to 80 %"'):
+        check([column])
+
+
+def test_an_accuracy_of_just_the_goal_reaches_it():
+    row = RowResult("r", None, {}, [run(0, 0.482, curve=[(1, 0.482, 2048, 4, 1.0)])])
+    assert 48.2 / 100 > 0.482  # what a division would ask for
+    assert cell(study(row), row, "bytes to 48.2 %").text == "2.00 KiB"
+
+
+def test_brackets_are_no_markup_on_a_terminal():
+    result = study(RowResult("[/x] a", None, {"m": "[/y]"}, [run(0, 0.5)]), across="m")
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(tables.text(replace(result, title="A [/bold] study")))
+    shown = console.export_text()
+    assert "A [/bold] study" in shown
+    assert "[/y]" in shown
+
+
+def test_an_axis_can_lie_across_a_choice_of_rows_without_it():
+    row = RowResult("alone", None, {}, [run(0, 0.5)])
+    assert tables.markdown(study(row, across="m")).splitlines()[-1] == "| alone | 50.0 |"
+
+
+def test_a_label_stays_in_its_cell():
+    result = study(RowResult("[1]\n*b* \\x", None, {}, [run(0, 0.5)]))
+    assert r"| [1] \*b\* \\x |" in tables.markdown(result)
+    assert r"{[}1] *b* \textbackslash{}x &" in tables.latex(result)
+    (line,) = csv.DictReader(io.StringIO(tables.comma_separated(result)))
+    assert line["row"] == "[1]\n*b* \\x"
