@@ -106,12 +106,17 @@ TRACKERS: dict[str, Callable[[Experiment, Path], Tracker]] = {
 }
 
 
-@contextmanager
-def tracking(names: Sequence[str], experiment: Experiment, directory: Path) -> Iterator[Observer]:
-    """An observer that passes every round on to the trackers with these names."""
+def check_trackers(names: Sequence[str]) -> None:
+    """Refuse a name that no tracker has."""
     for name in names:
         if name not in TRACKERS:
             raise ExperimentError(f'unknown tracker "{name}"; {did_you_mean(name, TRACKERS)}')
+
+
+@contextmanager
+def tracking(names: Sequence[str], experiment: Experiment, directory: Path) -> Iterator[Observer]:
+    """An observer that passes every round on to the trackers with these names."""
+    check_trackers(names)
     guarded = [_Guarded(name, experiment, directory) for name in names]
 
     def observe(record: Record) -> None:

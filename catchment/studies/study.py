@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import fnmatch
 import multiprocessing
+import multiprocessing.connection
 import os
+import signal
+import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from catchment.config.experiment import Experiment
-from catchment.errors import DataError, ExperimentError, RunError, UserError
+from catchment.errors import CatchmentError, DataError, ExperimentError, RunError, UserError
 from catchment.files import write_atomically
-from catchment.studies.file import PAPER, StudyFile
+from catchment.studies.columns import check as check_columns
+from catchment.studies.file import PAPER, StudyFile, distinct_seeds
 from catchment.studies.identity import digest
 from catchment.studies.results import RowResult, StudyResult
 from catchment.studies.work import POLL, Folder, Job, work
+from catchment.trackers import check_trackers
 
 
 @dataclass(frozen=True)
@@ -47,14 +54,17 @@ class Study:
         of which every combination is run.
         """
         file = StudyFile.load(path, scale).varied(vary or {})
-        chosen = tuple(row for row in file.rows if fnmatch.fnmatchcase(row.label.lower(), rows.lower()))
+        chosen = tuple(row for row in file.rows if _is_like(row.label.lower(), rows.lower()))
         if not chosen:
             labels = ", ".join(f'"{row.label}"' for row in file.rows[:8])
             raise ExperimentError(f'no row of {path} is like "{rows}"; some rows: {labels}')
-        numbers = file.seeds if seeds is None else range(seeds) if isinstance(seeds, int) else seeds
+        numbers = file.seeds if seeds is None else range(seeds) if isinstance(seeds, int) else tuple(seeds)
+        check_columns(file.columns)
+        check_trackers(trackers)
         reference = file.reference if file.reference in {row.label for row in chosen} else None
         return Study(
-            replace(file, rows=chosen, seeds=tuple(numbers), reference=reference), Folder(Path(out), tuple(trackers))
+            replace(file, rows=chosen, seeds=distinct_seeds(numbers), reference=reference),
+            Folder(Path(out), tuple(trackers)),
         )
 
     @property
@@ -103,42 +113,54 @@ class Study:
 
     def run(self, jobs: int = 1, *, watch: Callable[[Progress], None] | None = None) -> StudyResult:
         """Run what is missing, `jobs` runs at a time, and return all results."""
+        if jobs < 1:
+            raise UserError(f"jobs is {jobs}; at least 1 is expected")
         planned = self.jobs(None if jobs == 1 else max(1, (os.cpu_count() or 1) // jobs))
         absent = self.check(planned)
         left = [job for job in planned if job.digest not in absent and not self.folder.finished(job)]
         progress = Progress(self, planned, absent, watch or (lambda progress: None))
-        progress.look()
+        progress.write()  # a folder that cannot be written is found before the first run
         if jobs == 1 or len(left) <= 1:
             work(self.folder, left, observe=lambda job, record: progress.look())
         else:
-            _in_processes(self.folder, left, jobs, progress)
-        progress.look()
-        return self.result(planned, absent)
+            _in_processes(self.folder, left, min(jobs, len(left)), progress)
+        return progress.write()
 
     def write(self, result: StudyResult) -> None:
         """Write the results, and the page that shows them."""
         from catchment.studies.page import page  # needs matplotlib, which an install for devices does not have
 
-        self.folder.path.mkdir(parents=True, exist_ok=True)
-        result.write(self.result_file)
-        write_atomically(self.page_file, page(result).encode())
+        shown = page(result).encode()
+        with self.folder.writing(self.result_file.name):
+            result.write(self.result_file)
+            write_atomically(self.page_file, shown)
 
     def result(self, jobs: Sequence[Job] | None = None, absent: Mapping[str, str] | None = None) -> StudyResult:
         """What is there so far."""
         jobs = self.jobs() if jobs is None else jobs
         rows = []
         for row in self.file.rows:
-            mine = [job for job in jobs if job.row is row]
-            done = [self.folder.result(job) for job in mine if self.folder.finished(job)]
-            failed = {job.seed: why for job in mine if (why := self._why(job, absent or {})) is not None}
-            rows.append(RowResult(row.label, row.paper, dict(row.values), done, failed))
+            found = RowResult(row.label, row.paper, dict(row.values))
+            for job in jobs:
+                if job.row is row:
+                    self._add(found, job, absent or {})
+            rows.append(found)
         return StudyResult.of(self.file, rows)
 
-    def _why(self, job: Job, absent: Mapping[str, str]) -> str | None:
-        """Why a run has no result, if it was tried."""
-        if self.folder.finished(job):
-            return None
-        return absent.get(job.digest) or self.folder.failure(job)
+    def _add(self, row: RowResult, job: Job, absent: Mapping[str, str]) -> None:
+        """The result of a run, or why it has none, if it was tried."""
+        if not self.folder.finished(job):
+            if (why := absent.get(job.digest) or self.folder.failure(job)) is not None:
+                row.failed[job.seed] = why
+            return
+        try:
+            row.runs.append(self.folder.result(job))
+        except UserError as error:
+            row.failed[job.seed] = f"{error}; delete {self.folder.directory(job)} to run it again"
+
+
+def _is_like(label: str, pattern: str) -> bool:
+    return label == pattern or fnmatch.fnmatchcase(label, pattern)  # a label may have brackets of its own
 
 
 class Progress:
@@ -169,13 +191,21 @@ class Progress:
         return None if new <= 0 else (time.monotonic() - self._began) / new * (total - done)
 
     def look(self) -> None:
-        """See what is new; when a run has ended, put the results together."""
+        """See what is new; when a run has ended, put the results together, if that is possible now."""
         folder = self.study.folder
         settled = sum(folder.finished(job) or folder.failed_at(job) is not None for job in self.jobs)
         if settled != self._settled:
             self._settled = settled
-            self.study.write(self.study.result(self.jobs, self.absent))
+            with suppress(CatchmentError, OSError):  # no fault of the run that looks; `write` at the end says why
+                self.write()
         self._watch(self)
+
+    def write(self) -> StudyResult:
+        """Put the results together."""
+        result = self.study.result(self.jobs, self.absent)
+        self.study.write(result)
+        self._watch(self)
+        return result
 
 
 def _in_processes(folder: Folder, jobs: Sequence[Job], count: int, progress: Progress) -> None:
@@ -183,7 +213,8 @@ def _in_processes(folder: Folder, jobs: Sequence[Job], count: int, progress: Pro
     # One thread for each process, before PyTorch is imported there.
     before = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = before or "1"
-    processes = [context.Process(target=work, args=(folder, list(jobs)), daemon=True) for _ in range(count)]
+    processes = [context.Process(target=_worker, args=(folder, list(jobs)), daemon=True) for _ in range(count)]
+    settled = folder.settled(jobs)
     try:
         for process in processes:
             process.start()
@@ -192,9 +223,26 @@ def _in_processes(folder: Folder, jobs: Sequence[Job], count: int, progress: Pro
             progress.look()
     finally:
         for process in processes:
-            process.terminate()
-            process.join()
+            if process.pid is not None:
+                process.terminate()
+                process.join()
         if before is None:
             os.environ.pop("OMP_NUM_THREADS", None)
-    if any(process.exitcode for process in processes):
-        raise RunError("a process of the study died; what it did is kept: start the study again to go on")
+    if not all(map(settled, jobs)):
+        raise RunError("all processes of the study died; what they did is kept: start the study again to resume it")
+
+
+def _worker(folder: Folder, jobs: Sequence[Job]) -> None:
+    """What a process does: it leaves Ctrl-C to the one that started it, and ends with that one, however that ended."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if (parent := multiprocessing.parent_process()) is not None:
+        threading.Thread(target=_end_after, args=(parent.sentinel,), daemon=True).start()
+    try:
+        work(folder, jobs)
+    except (CatchmentError, OSError) as error:
+        sys.exit(f"error: {error}")
+
+
+def _end_after(sentinel: int) -> None:
+    multiprocessing.connection.wait([sentinel])
+    os._exit(1)

@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from catchment.config.experiment import Experiment
-from catchment.errors import CatchmentError
+from catchment.errors import CatchmentError, RunError, printable
 from catchment.files import FileLock, InUse, write_atomically
-from catchment.launch import resume, run
+from catchment.launch import continue_run, run
 from catchment.runs.converter import Record
+from catchment.runs.directory import EXPERIMENT, load_experiment
 from catchment.studies.file import Row
+from catchment.studies.identity import digest
 from catchment.studies.results import RunResult, read_run
 from catchment.trackers import tracking
 
@@ -52,7 +56,7 @@ class Folder:
     def failure(self, job: Job) -> str | None:
         """Why a run failed when it was last tried."""
         try:
-            return self._error(job).read_text()
+            return self._error(job).read_text(encoding="utf-8")
         except FileNotFoundError:
             return None
 
@@ -78,18 +82,25 @@ class Folder:
         """Run a job from its start or its last checkpoint; if it fails, keep the reason."""
         directory = self.directory(job)
         try:
+            if digest(job.experiment) != job.digest:
+                raise RunError("its own code was changed while the study was running; start the study again")
             with tracking(self.trackers, job.experiment, directory) as track:
 
                 def both(record: Record) -> None:
                     track(record)
                     observe(record)
 
-                if (directory / "experiment.toml").exists():
-                    resume(directory, observe=both)
+                if (directory / EXPERIMENT).exists():
+                    load_experiment(directory)  # refuses what another version began
+                    continue_run(job.experiment, directory, observe=both)  # whose data may lie elsewhere by now
                 else:
                     run(job.experiment, directory, observe=both)
+        except InUse:  # by someone who resumes this run by hand
+            raise
         except CatchmentError as error:
             write_atomically(self._error(job), str(error).encode())
+        except Exception as error:  # of the user's own code, mostly; other rows do not suffer for it
+            write_atomically(self._error(job), _sentence(error).encode())
         else:
             self._error(job).unlink(missing_ok=True)
 
@@ -100,8 +111,33 @@ class Folder:
         except FileNotFoundError:
             return None
 
+    def settled(self, jobs: Sequence[Job]) -> Callable[[Job], bool]:
+        """A function that says whether a job is finished, or has failed since now."""
+        before = {job.digest: self.failed_at(job) for job in jobs}
+        return lambda job: self.finished(job) or self.failed_at(job) != before[job.digest]
+
+    @contextmanager
+    def writing(self, name: str) -> Iterator[None]:
+        """Hold a file of the folder while it is written: another process writes it too, under the same other name."""
+        (self.path / "runs").mkdir(parents=True, exist_ok=True)
+        while True:
+            try:
+                lock = FileLock(self.path / "runs" / f"{name}.lock", "writing it")
+            except InUse:
+                time.sleep(0.05)
+            else:
+                break
+        with lock:
+            yield
+
     def _error(self, job: Job) -> Path:
         return self.path / "runs" / f"{job.digest}.error"
+
+
+def _sentence(error: Exception) -> str:
+    """An error that nobody foresaw, and where it was raised."""
+    *_, last = traceback.extract_tb(error.__traceback__)
+    return f"{type(error).__name__}: {printable(error)} ({Path(last.filename).name}, line {last.lineno})"
 
 
 def work(
@@ -111,11 +147,7 @@ def work(
     observe: Callable[[Job, Record], None] = lambda job, record: None,
 ) -> None:
     """Do what nobody else does, until all jobs are finished or have failed here or elsewhere."""
-    before = {job.digest: folder.failed_at(job) for job in jobs}
-
-    def settled(job: Job) -> bool:
-        return folder.finished(job) or folder.failed_at(job) != before[job.digest]
-
+    settled = folder.settled(jobs)
     while left := [job for job in jobs if not settled(job)]:
         busy = 0
         for job in left:

@@ -1,13 +1,24 @@
 """Studies as they run: what is missing is run once, whoever asks, and nothing is lost or mixed."""
 
 import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
 import threading
+import time
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from catchment.errors import ExperimentError
+from catchment.errors import ExperimentError, RunError, UserError
+from catchment.runs.directory import begin
 from catchment.studies import tables
 from catchment.studies.study import Study
+from catchment.studies.work import work
 
 FILE = """
 title = "Three methods"
@@ -143,3 +154,146 @@ def test_the_digest_knows_defaults_code_and_seed_but_not_where_and_how(file, tmp
     before = Study.load(file).jobs()[0].digest
     own.write_text("from catchment.methods.fedavg import FedAvg as Mine  # changed\n")
     assert Study.load(file).jobs()[0].digest != before
+
+
+def test_rows_of_methods_that_measure_different_things_are_one_table(file, tmp_path):
+    gkt = '{ name = "fedgkt" }\nexperiment.models = { client = "cnn", server = "resnet10" }'
+    text = FILE.replace('"bytes.up"]', '"edge_accuracy"]').replace('{ name = "fedprox", mu = 0.5 }', gkt)
+    file.write_text(text.replace("rounds = 2", "rounds = 1"))
+    result = Study.load(file, seeds=1, out=tmp_path / "out").run()
+    assert not any(row.failed for row in result.rows)
+    assert tables.markdown(result).splitlines()[2].endswith("| \N{EN DASH} |")
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"seeds": 0}, "seeds is an empty list"),
+        ({"seeds": [1, 1]}, "seeds has 1 2 times"),
+        ({"trackers": ["tensorbord"]}, 'unknown tracker "tensorbord"; did you mean "tensorboard"?'),
+    ],
+)
+def test_wrong_choices_are_found_at_once(file, options, sentence):
+    with pytest.raises(ExperimentError, match=re.escape(sentence)):
+        Study.load(file, **options)
+
+
+def test_a_misspelt_column_is_found_before_any_row_runs(file):
+    file.write_text(FILE.replace('"accuracy", ', '"acuracy", '))
+    with pytest.raises(ExperimentError, match='unknown column "acuracy"; did you mean "accuracy"'):
+        Study.load(file)
+
+
+@pytest.mark.parametrize("jobs", [0, -1])
+def test_there_is_at_least_one_process(file, tmp_path, jobs):
+    with pytest.raises(UserError, match=f"jobs is {jobs}; at least 1"):
+        Study.load(file, out=tmp_path / "out").run(jobs)
+
+
+def test_a_label_with_brackets_can_be_chosen(file):
+    file.write_text(FILE.replace('label = "FedProx"', 'label = "FedProx [0.5]"'))
+    (row,) = Study.load(file, rows="fedprox [0.5]").file.rows
+    assert row.label == "FedProx [0.5]"
+
+
+def test_an_error_of_a_row_of_ones_own_code_stops_no_other(file, tmp_path):
+    own = "from catchment.methods.fedavg import FedAvg\n\n\nclass Broken(FedAvg):\n    def evaluate(self, *_):\n"
+    (tmp_path / "broken_row.py").write_text(own + "        raise ZeroDivisionError('no samples')\n")
+    file.write_text(FILE.replace('label = "FedAvg"', 'label = "FedAvg"\nexperiment.method.name = "broken_row:Broken"'))
+    result = Study.load(file, seeds=1, out=tmp_path / "out").run()
+    assert result.row("FedAvg").failed == {0: "ZeroDivisionError: no samples (broken_row.py, line 6)"}
+    assert len(result.row("FedProx").runs) == 1
+
+
+def test_code_that_was_changed_since_the_study_began_is_not_mixed_with_it(file, tmp_path):
+    own = tmp_path / "code_that_changes.py"
+    own.write_text("from catchment.methods.fedavg import FedAvg as Mine\n")
+    file.write_text(
+        FILE.replace('label = "FedAvg"', 'label = "FedAvg"\nexperiment.method.name = "code_that_changes:Mine"')
+    )
+    study = Study.load(file, rows="FedAvg", seeds=1, out=tmp_path / "out")
+    jobs = study.jobs()
+    own.write_text("from catchment.methods.fedprox import FedProx as Mine\n")
+    work(study.folder, jobs)
+    assert "was changed while the study was running" in study.folder.failure(jobs[0])
+
+
+def test_a_damaged_result_fails_its_run_alone_and_says_what_to_delete(file, tmp_path):
+    study = Study.load(file, out=tmp_path / "out")
+    study.run()
+    directory = study.folder.directory(study.jobs()[0])
+    (directory / "result.json").write_text("{")
+    result = study.run()
+    assert [run.seed for run in result.row("FedAvg").runs] == [1]
+    assert result.row("FedAvg").failed[0].endswith(f"; delete {directory} to run it again")
+    shutil.rmtree(directory)
+    assert len(study.run().row("FedAvg").runs) == 2
+
+
+def test_results_that_cannot_be_written_in_between_fail_no_run(file, tmp_path, monkeypatch):
+    study = Study.load(file, seeds=1, out=tmp_path / "out")
+    writes = []
+
+    def fail_once(self, result):
+        writes.append(result)
+        if len(writes) == 2:
+            raise RunError("the disk is full")
+
+    monkeypatch.setattr(Study, "write", fail_once)
+    assert not any(row.failed for row in study.run().rows)
+
+
+def test_two_processes_write_the_results_one_after_the_other(file, tmp_path):
+    study = Study.load(file, seeds=1, out=tmp_path / "out")
+    result = study.result()
+    with study.folder.writing(study.result_file.name):
+        writing = threading.Thread(target=study.write, args=(result,))
+        writing.start()
+        writing.join(1.0)
+        assert not study.result_file.exists()
+    writing.join(60)
+    assert study.result_file.exists()
+
+
+def test_a_run_is_resumed_with_data_that_were_moved(file, tmp_path, monkeypatch):
+    study = Study.load(file, rows="FedAvg", seeds=1, out=tmp_path / "out")
+    (job,) = study.jobs()
+    begin(replace(job.experiment, data=replace(job.experiment.data, name="cinic10")), study.folder.directory(job))
+    assert not study.run().row("FedAvg").failed
+
+
+@pytest.mark.parametrize("victim", ["one process", "the command"])
+def test_a_process_of_several_can_be_killed(file, tmp_path, victim):
+    file.write_text(FILE.replace("rounds = 2", "rounds = 60"))
+    command = [sys.executable, "-m", "catchment", "study", str(file), "--out", str(tmp_path / "out"), "--jobs", "2"]
+    parent = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+    def done():
+        return sum(path.read_bytes().count(b"\n") for path in (tmp_path / "out").glob("runs/*/rounds.jsonl"))
+
+    while done() < 5:
+        assert parent.poll() is None
+        time.sleep(0.05)
+    if victim == "the command":
+        parent.kill()
+        parent.communicate(timeout=60)  # its processes have the same pipe: it closes when they have ended
+        assert done() < 240
+    else:
+        tasks = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
+        workers = [int(task) for task in tasks if b"spawn_main" in Path(f"/proc/{task}/cmdline").read_bytes()]
+        os.kill(workers[0], signal.SIGKILL)
+        assert b"FedProx" in parent.communicate(timeout=300)[0]
+        assert parent.returncode == 0
+
+
+def test_ctrl_c_stops_all_processes_with_one_sentence(file, tmp_path):
+    file.write_text(FILE.replace("rounds = 2", "rounds = 2000"))
+    command = [sys.executable, "-m", "catchment", "study", str(file), "--out", str(tmp_path / "out"), "--jobs", "2"]
+    parent = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
+    while not list((tmp_path / "out").glob("runs/*/rounds.jsonl")):
+        assert parent.poll() is None
+        time.sleep(0.05)
+    os.killpg(parent.pid, signal.SIGINT)
+    said, _ = parent.communicate(timeout=60)
+    assert parent.returncode == 130
+    assert len(said.splitlines()) == 1
