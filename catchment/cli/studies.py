@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,6 +20,8 @@ from catchment.studies import tables
 from catchment.studies.file import PAPER, StudyFile
 from catchment.studies.results import StudyResult
 from catchment.studies.study import Progress as StudyProgress, Study
+
+_COMMA = re.compile(r",(?![^()]*\))")  # between values; models such as lenet(8,16,2) have some of their own
 
 
 def study(
@@ -42,7 +44,7 @@ def study(
     if form and form not in tables.FORMS:
         raise UserError(f'unknown form "{form}"; {did_you_mean(form, tables.FORMS)}')
     chosen = Study.load(
-        file, scale=scale, rows=rows, seeds=seeds, vary=dict(map(parse_values, vary or ())), out=out,
+        file, scale=scale, rows=rows, seeds=seeds, vary=parse_vary(vary or ()), out=out,
         trackers=tuple(track or ()),
     )  # fmt: skip
     if show:
@@ -61,8 +63,21 @@ def study(
         raise typer.Exit(1)
 
 
+def parse_vary(texts: Sequence[str]) -> dict[str, list[Any]]:
+    """The values of every setting that `--vary` names, each once."""
+    found: dict[str, list[Any]] = {}
+    for text in texts:
+        key, values = parse_values(text)
+        if key in found:
+            raise ExperimentError(f"--vary {key} is given twice; name all values once, such as --vary {key}=A,B")
+        found[key] = values
+    return found
+
+
 def parse_values(text: str) -> tuple[str, list[Any]]:
     """`"seed=0..4"` or `"method.name=fedavg,fedgkt"` as a key and its values; a list in TOML is taken as it is."""
+    if not re.match(r"\s*[^=\s]+\s*=\s*\S", text) or "\n" in text:
+        raise ExperimentError(f"--vary {text}: expected key=values, such as --vary method.name=fedavg,fedgkt")
     key, value = parse_setting(text)
     if isinstance(value, str) and (match := re.fullmatch(r"(-?\d+)\.\.(-?\d+)", value)):
         first, last = int(match[1]), int(match[2])
@@ -70,7 +85,9 @@ def parse_values(text: str) -> tuple[str, list[Any]]:
             raise ExperimentError(f"--vary {text}: {first}..{last} is empty; the smaller number comes first")
         return key, list(range(first, last + 1))
     if isinstance(value, str):
-        return key, [parse_setting(f"{key}={item}")[1] for item in value.split(",")]
+        return key, [parse_setting(f"{key}={item}")[1] for item in _COMMA.split(value)]
+    if value == []:
+        raise ExperimentError(f"--vary {text}: the list is empty; at least one value is expected")
     return key, value if isinstance(value, list) else [value]
 
 
@@ -87,14 +104,14 @@ def _progress(file: StudyFile) -> Iterator[Callable[[StudyProgress], None]]:
     """A bar over the rounds of all runs; Ctrl-C says that nothing is lost."""
     bar = Progress(
         SpinnerColumn(),
-        TextColumn(f"{file.name}, {file.scale}", markup=False),
+        TextColumn("{task.description}", markup=False),  # a name may have braces of its own
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("rounds{task.fields[left]}"),
         console=console,
         disable=not console.is_terminal,
     )
-    task = bar.add_task("rounds", left="")
+    task = bar.add_task(f"{file.name}, {file.scale}", left="")
 
     def watch(progress: StudyProgress) -> None:
         done, total = progress.rounds
