@@ -1,13 +1,14 @@
 """Fingerprints of many small runs, to see whether a change moves results.
 
-    python benchmarks/fingerprints.py                  # compare with results/fingerprints.json; a table of what moved
-    python benchmarks/fingerprints.py --write          # record them anew
+    python benchmarks/fingerprints.py --write          # before the change: record them in runs/fingerprints.json
+    python benchmarks/fingerprints.py                  # after it: compare, and print what moved
     python benchmarks/fingerprints.py --only fedgkt    # the worlds whose name has this in it
     python benchmarks/fingerprints.py --flower         # over Flower too, which takes some minutes more
 
 Every world of the conformance suite (all methods, codecs, attacks, defences, asynchronous clients) runs without
 trouble, with faults on slow devices, and stopped after its first round and resumed. Each row has the fingerprint of the
-result, the bytes that crossed, and what was lost.
+result, the bytes that crossed, and what was lost. Another kind of processor rounds otherwise, so both are done on one
+machine.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ import worlds
 
 import catchment
 
-FILE = Path(__file__).parent / "results" / "fingerprints.json"
+FILE = Path(__file__).parents[1] / "runs" / "fingerprints.json"
 UNORDERED = [name for name in worlds.METHODS if "asynchronous" in name or name == "transfer"]  # who is faster decides
 
 
@@ -69,6 +70,8 @@ def main() -> None:
     torch.set_num_threads(1)
     kinds = [plain, trouble, resumed, *([flower] if chosen.flower else [])]
     known = json.loads(chosen.file.read_text()) if chosen.file.exists() else {}
+    if not known and not chosen.write:
+        parser.error(f"there is no {chosen.file} to compare with; --write records it before a change")
     moved = 0
     for name in worlds.METHODS:
         if chosen.only not in name:
@@ -87,6 +90,7 @@ def main() -> None:
                 moved += 1
                 print(f"moved: {key}: {known.get(key)} -> {row}", flush=True)
     if chosen.write:
+        chosen.file.parent.mkdir(parents=True, exist_ok=True)
         chosen.file.write_text(json.dumps(known, indent=1) + "\n")
         print(f"{len(known)} fingerprints in {chosen.file}")
     else:
