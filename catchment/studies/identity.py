@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import re
@@ -22,21 +23,48 @@ def digest(experiment: Experiment) -> str:
         settings.pop(key, None)
     settings["data"].pop("root", None)
     settings["data"].pop("download", None)
-    code = {module: _hash(path) for module, path in sorted(_own_modules(experiment, settings))}
+    code = {module: _hash(path) for module, path in sorted(_own_code(experiment, settings).items())}
     whole = json.dumps({"results": RESULTS, "settings": settings, "code": code}, sort_keys=True)
     return hashlib.sha256(whole.encode()).hexdigest()[:20]
 
 
-def _own_modules(experiment: Experiment, value: Any) -> Iterator[tuple[str, Path]]:
-    """The user's own modules that settings name, as `module:attribute`."""
+def _own_code(experiment: Experiment, settings: Any) -> dict[str, Path]:
+    """The files of the user's own modules that settings name, and of those beside them that these import."""
+    found: dict[str, Path] = {}
+    waiting = [] if experiment.path is None else list(_named(settings))
+    while waiting:
+        module = waiting.pop()
+        place = Path(experiment.path or "", *module.split("."))
+        path = next((file for file in (place.with_suffix(".py"), place / "__init__.py") if file.is_file()), None)
+        if path is not None and module not in found:
+            found[module] = path
+            waiting += _imported(path, module)
+    return found
+
+
+def _named(value: Any) -> Iterator[str]:
+    """The modules that settings name, as `module:attribute`."""
     if isinstance(value, dict | list):
         for item in value.values() if isinstance(value, dict) else value:
-            yield from _own_modules(experiment, item)
-    elif isinstance(value, str) and experiment.path is not None:
-        for module in re.findall(r"([\w.]+):\w", value):
-            path = Path(experiment.path, *module.split(".")).with_suffix(".py")
-            if path.is_file():
-                yield module, path
+            yield from _named(item)
+    elif isinstance(value, str):
+        yield from re.findall(r"([\w.]+):\w", value)
+
+
+def _imported(path: Path, module: str) -> Iterator[str]:
+    """What may be modules among the names that a file imports."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):
+        return  # importing it will say so
+    package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            begin = package[: len(package) - node.level + 1] if node.level else []
+            whole = ".".join([*begin, *([node.module] if node.module else [])])
+            yield from filter(None, (whole, *(f"{whole}.{alias.name}".lstrip(".") for alias in node.names)))
 
 
 def _hash(path: Path) -> str:

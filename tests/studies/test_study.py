@@ -297,3 +297,17 @@ def test_ctrl_c_stops_all_processes_with_one_sentence(file, tmp_path):
     said, _ = parent.communicate(timeout=60)
     assert parent.returncode == 130
     assert len(said.splitlines()) == 1
+
+
+def test_the_digest_knows_modules_that_own_code_imports(file, tmp_path):
+    (tmp_path / "own_package").mkdir()
+    (tmp_path / "own_package" / "__init__.py").write_text("from .method import Mine\n")
+    (tmp_path / "own_package" / "method.py").write_text(
+        "import own_helper\nfrom catchment.methods.fedavg import FedAvg as Mine\n"
+    )
+    helper = tmp_path / "own_helper.py"
+    helper.write_text("MU = 1\n")
+    file.write_text(FILE.replace('label = "FedAvg"', 'label = "FedAvg"\nexperiment.method.name = "own_package:Mine"'))
+    before = Study.load(file).jobs()[0].digest
+    helper.write_text("MU = 2\n")
+    assert Study.load(file).jobs()[0].digest != before
