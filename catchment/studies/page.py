@@ -6,6 +6,7 @@ from catchment.report.page import render
 from catchment.report.parts import Alert, Figures, Graph, Note, Part, Section, Table
 from catchment.report.tables import Column
 from catchment.studies.figures import drawings
+from catchment.studies.file import PAPER
 from catchment.studies.results import StudyResult
 from catchment.studies.tables import grid
 
@@ -14,7 +15,8 @@ def page(result: StudyResult) -> str:
     """The HTML of a study, finished or not."""
     done = sum(len(row.runs) for row in result.rows)
     wanted = len(result.rows) * len(result.seeds)
-    opening: list[Part] = [Note(f"Scale {result.scale}; seeds {', '.join(map(str, result.seeds))}.")]
+    scale = "" if result.scale == PAPER else f"Scale: {result.scale}. "
+    opening: list[Part] = [Note(f"{scale}Seeds: {', '.join(map(str, result.seeds))}.")]
     if result.note:
         opening.append(Note(result.note))
     if done < wanted:

@@ -14,6 +14,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from catchment.studies.columns import Cell, cell, check, head
+from catchment.studies.file import PAPER
 from catchment.studies.results import RowResult, StudyResult
 
 
@@ -61,7 +62,8 @@ def _across(result: StudyResult, axis: str) -> Grid:
 def text(result: StudyResult) -> RichTable:
     """For a terminal."""
     found = grid(result)
-    title = Text(f"{result.title} ({result.scale})")  # brackets in a plain string would be markup
+    scale = "" if result.scale == PAPER else f" ({result.scale})"
+    title = Text(result.title + scale)  # brackets in a plain string would be markup
     table = RichTable(box=box.SIMPLE_HEAD, title=title, title_justify="left")
     for number, title in enumerate(map(Text, found.heads)):
         table.add_column(title, justify="right" if number else "left", overflow="fold")

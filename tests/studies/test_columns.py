@@ -11,6 +11,7 @@ from catchment.errors import ExperimentError
 from catchment.report.showing import MISSING
 from catchment.studies import tables
 from catchment.studies.columns import cell, check, head
+from catchment.studies.page import page
 from catchment.studies.results import RowResult, RunResult, StudyResult
 
 
@@ -107,6 +108,13 @@ def test_an_axis_can_lie_across():
         "| accuracy, % (paper) | x | y |",
         "| A | 10.0 (1) | 20.0 (2) |",
     ]
+
+
+@pytest.mark.parametrize(("scale", "title"), [("small", "T (small)"), ("paper", "T")])
+def test_the_title_names_a_scale_other_than_that_of_the_file(scale, title):
+    result = replace(study(FIRST), title="T", scale=scale)
+    assert str(tables.text(result).title) == title
+    assert ("Scale: small." in page(result)) == (scale == "small")
 
 
 def test_rows_that_failed_or_are_missing_say_so():
