@@ -36,10 +36,17 @@ class Family:
     form: str
     member: Callable[..., Builtin]
     widths: tuple[float, ...] = ()  # the numbers there are; any positive whole ones if none are given
+    most: int = 0  # of the last number, which may then be left out; 0: all are needed
 
 
 def _edge(blocks: int) -> Builtin:
     return Builtin(partial(resnet.basic_edge, blocks), smallest=1)
+
+
+def _cut_edge(make: Callable[..., nn.Module], *blocks: int) -> Callable[..., Builtin]:
+    """Members of a family of edge models by what their features are: channels, stride, and depth of the cut."""
+    names = ("channels", "stride", "depth")
+    return lambda *numbers: Builtin(partial(make, *blocks, **dict(zip(names, numbers))), smallest=1)
 
 
 def _whole(*blocks: int) -> Builtin:
@@ -101,6 +108,9 @@ _FAMILIES = {
     "lenet": Family("lenet(a,b,n)", _lenet),
     "shufflenetv2": Family("shufflenetv2(w)", _shufflenetv2, tuple(mobile.SHUFFLE_CHANNELS)),
     "mobilenetv2": Family("mobilenetv2(w)", _mobilenetv2, mobile.MOBILE_WIDTHS),
+    "resnet4": Family("resnet4(c,s,d)", _cut_edge(resnet.basic_edge, 1), most=1),
+    "resnet6": Family("resnet6(c,s,d)", _cut_edge(resnet.basic_edge, 2), most=2),
+    "resnet8": Family("resnet8(c,s,d)", _cut_edge(resnet.bottleneck_edge), most=2),
     "resnet": Family("resnet(a,b,c)", _whole),
     "half": Family("half(a,b,c)", _half),
     "basic": Family("basic(w,b)", _basic),
@@ -116,7 +126,7 @@ MODELS = (*_KNOWN, KGF)
 def build(name: str, shape: tuple[int, ...], classes: int, seed: int, initial: str = "own") -> nn.Module:
     """A fresh model for inputs of this shape; the same seed gives the same weights.
 
-    The name is a built-in (`resnet8`), a member of a family (`resnet(1,1,2)`, `mlp(32)`), or the user's own
+    The name is a built-in (`resnet8`), a member of a family (`resnet(1,1,2)`, `resnet8(8,2)`), or the user's own
     `module:function`, which is called with those of `shape`, `channels`, `size` (the width) and `classes`
     that it names. The shape for a half is that of the features it takes. `kgf(resnet18)`, `kgf(resnet18,8)` or
     `kgf(resnet18,16,no-sign)` is any of these with base kernels in its convolutions (`catchment.models.kgf`).
@@ -216,10 +226,17 @@ def _builtin(name: str) -> Builtin | None:
         if width is None:
             raise ModelError(f'model "{name}" should be "{family.form}" with w one of {family.widths}')
         return family.member(width)
+    count = len(family.form.split(","))
+    fewest = count - 1 if family.most else count
     positive = all(number.isdecimal() and int(number) > 0 for number in numbers)
-    if not positive or len(numbers) != len(family.form.split(",")):
+    if (
+        not positive
+        or not fewest <= len(numbers) <= count
+        or (len(numbers) > fewest and int(numbers[-1]) > family.most)
+    ):
+        last = f"; {family.form[-2]} is at most {family.most} and may be left out" if family.most else ""
         raise ModelError(
-            f'model "{name}" should have the form "{family.form}" with positive whole numbers in the parentheses'
+            f'model "{name}" should have the form "{family.form}" with positive whole numbers in the parentheses{last}'
         )
     return family.member(*map(int, numbers))
 

@@ -2,10 +2,13 @@
 
 Images first pass a stem, a 3x3 convolution to 16 channels, which is the extractor. A whole model is a stem
 and a half: `resnet56` is a stem and `resnet55`. There is no max-pool. Every convolution draws its weights as
-it is made, the stem first, so one seed gives all edge and whole models the same stem.
+it is made, the stem first, so one seed gives all edge and whole models the same stem. The extractor of an edge model
+may give fewer and smaller maps, or lie deeper; a half takes maps of any number, from 4x4 upward.
 """
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 from torch import Tensor, nn, relu
 
@@ -37,20 +40,40 @@ class GlobalAveragePool(nn.Module):
         return maps.mean(dim=(2, 3))
 
 
-def basic_edge(blocks: int, shape: tuple[int, ...], classes: int) -> SplitModel:
-    """The stem, then basic blocks of 16 channels; nothing shrinks the maps before the last pooling."""
-    extractor = stem(shape[0], STEM_CHANNELS)
-    body = [basic_block(STEM_CHANNELS, STEM_CHANNELS) for _ in range(blocks)]
-    return SplitModel(extractor, nn.Sequential(*body, *head(STEM_CHANNELS, classes)))
+def basic_edge(
+    blocks: int,
+    shape: tuple[int, ...],
+    classes: int,
+    channels: int = STEM_CHANNELS,
+    stride: int = 1,
+    depth: int = 0,
+) -> SplitModel:
+    """The stem, then basic blocks of as many channels; only the stem may shrink the maps before the last pooling.
+
+    The extractor is the stem and the first `depth` blocks.
+    """
+    first = stem(shape[0], channels, stride)
+    body = [basic_block(channels, channels) for _ in range(blocks)]
+    return cut(first, body, depth, head(channels, classes))
 
 
-def bottleneck_edge(shape: tuple[int, ...], classes: int) -> SplitModel:
-    """The stem, then two bottlenecks, 16 -> 64 -> 64 channels; this is the ResNet-8 of FedGKT."""
-    extractor = stem(shape[0], STEM_CHANNELS)
+def bottleneck_edge(
+    shape: tuple[int, ...], classes: int, channels: int = STEM_CHANNELS, stride: int = 1, depth: int = 0
+) -> SplitModel:
+    """The stem, then two bottlenecks, 16 -> 64 -> 64 channels; this is the ResNet-8 of FedGKT.
+
+    The extractor is the stem and the first `depth` bottlenecks, which keep the channels of the stem.
+    """
+    first = stem(shape[0], channels, stride)
     planes = STAGE_PLANES[0]
-    wide = EXPANSION * planes
-    body = (bottleneck(STEM_CHANNELS, planes), bottleneck(wide, planes))
-    return SplitModel(extractor, nn.Sequential(*body, *head(wide, classes)))
+    widths = [channels] * (1 + depth) + [EXPANSION * planes] * (2 - depth)
+    body = [bottleneck(before, planes, channels_out=after) for before, after in pairwise(widths)]
+    return cut(first, body, depth, head(widths[-1], classes))
+
+
+def cut(first: nn.Sequential, body: list[Residual], depth: int, last: tuple[nn.Module, nn.Module]) -> SplitModel:
+    """A model whose extractor ends after `depth` blocks of its body."""
+    return SplitModel(nn.Sequential(*first, *body[:depth]), nn.Sequential(*body[depth:], *last))
 
 
 def whole(blocks: tuple[int, ...], shape: tuple[int, ...], classes: int) -> SplitModel:
@@ -71,9 +94,10 @@ def half(blocks: tuple[int, ...], shape: tuple[int, ...], classes: int) -> nn.Se
     return nn.Sequential(*body, *head(channels, classes))
 
 
-def stem(channels_in: int, channels_out: int) -> nn.Sequential:
+def stem(channels_in: int, channels_out: int, stride: int = 1) -> nn.Sequential:
     """The first layers: 3x3 convolution, batch normalisation, ReLU."""
-    return nn.Sequential(*normalised(channels_in, channels_out, kernel=3), nn.ReLU())
+    kernel = max(3, 2 * stride - 1)  # odd, and no pixel is passed over
+    return nn.Sequential(*normalised(channels_in, channels_out, kernel, stride), nn.ReLU())
 
 
 def basic_block(channels_in: int, channels_out: int, stride: int = 1) -> Residual:
@@ -86,9 +110,9 @@ def basic_block(channels_in: int, channels_out: int, stride: int = 1) -> Residua
     return Residual(body, shortcut(channels_in, channels_out, stride))
 
 
-def bottleneck(channels_in: int, planes: int, stride: int = 1) -> Residual:
-    """1x1, 3x3 and 1x1 convolutions, narrow in the middle, and a shortcut."""
-    channels_out = EXPANSION * planes
+def bottleneck(channels_in: int, planes: int, stride: int = 1, channels_out: int = 0) -> Residual:
+    """1x1, 3x3 and 1x1 convolutions, narrow in the middle, and a shortcut; by default four times as wide at the end."""
+    channels_out = channels_out or EXPANSION * planes
     body = nn.Sequential(
         *normalised(channels_in, planes, kernel=1),
         nn.ReLU(),

@@ -48,8 +48,15 @@ def test_what_was_drawn_before_does_not_matter():
 
 def test_one_seed_gives_every_resnet_the_same_stem():
     stem = weights("resnet8", 2)["extractor.0.weight"]
-    for name in ("resnet4", "resnet6", "resnet8_basic", "resnet11", "resnet(1,1,2)"):
+    for name in ("resnet4", "resnet6", "resnet8_basic", "resnet11", "resnet(1,1,2)", "resnet4(16,2,1)"):
         assert torch.equal(weights(name, 2)["extractor.0.weight"], stem)
+
+
+@pytest.mark.parametrize("name", ["resnet4", "resnet6", "resnet8"])
+def test_an_edge_model_is_a_member_of_its_own_family(name):
+    alone, member = weights(name, 2), weights(f"{name}(16,1)", 2)
+    assert list(alone) == list(member)
+    assert all(torch.equal(alone[key], member[key]) for key in alone)
 
 
 def test_resnets_start_with_he_normal_convolutions_and_plain_normalisation():
@@ -78,6 +85,7 @@ def test_every_listed_name_can_be_built():
         "(a,b,n)": "(1,1,1)",
         "(h)": "(4)",
         "(c)": "(4)",
+        "(c,s,d)": "(4,2,1)",
         "(w)": "(1.0)",
         "(w,b)": "(8,1)",
         "(model)": "(cnn)",
@@ -130,6 +138,26 @@ def test_bad_numbers(name, form):
         models.build(name, SHAPE, 10, seed=0)
     assert str(caught.value) == (
         f'model "{name}" should have the form "{form}" with positive whole numbers in the parentheses'
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "most"),
+    [
+        *(
+            (f"resnet8{rest}", "resnet8(c,s,d)", 2)
+            for rest in ("(8)", "(8,2,3)", "(8,0)", "()", "(8,2,1,1)", "(8,2,0)")
+        ),
+        ("resnet6(8,2,3)", "resnet6(c,s,d)", 2),
+        ("resnet4(8,2,2)", "resnet4(c,s,d)", 1),
+    ],
+)
+def test_a_cut_lies_within_the_blocks(name, form, most):
+    with pytest.raises(ModelError) as caught:
+        models.build(name, SHAPE, 10, seed=0)
+    assert str(caught.value) == (
+        f'model "{name}" should have the form "{form}" with positive whole numbers in the parentheses; d is at most '
+        f"{most} and may be left out"
     )
 
 

@@ -11,16 +11,27 @@ IMAGE = (3, 32, 32)
 FEATURES = (16, 32, 32)
 
 EDGES = ["resnet4", "resnet6", "resnet8", "resnet8_basic"]
+CUTS = ["resnet4(8,2)", "resnet4(8,2,1)", "resnet6(8,2,1)", "resnet6(8,2,2)", "resnet8(8,2)", "resnet8(8,2,1)"]
 WHOLES = ["resnet11", "resnet20", "resnet38", "resnet56", "resnet110", "resnet(1,1,2)"]
 HALVES = ["resnet10", "resnet19", "resnet37", "resnet55", "resnet109", "half(2,1,1)"]
 OTHERS = ["mlp", "mlp(5)", "cnn", "resnet18"]
-FROM_8_PIXELS = EDGES + WHOLES + OTHERS
+FROM_8_PIXELS = EDGES + CUTS + WHOLES + OTHERS
 
 
 def bottleneck(channels, planes, downsample=False):
     """1x1, 3x3 and 1x1 convolutions without bias, two numbers a channel of batch normalisation."""
     body = channels * planes + 9 * planes**2 + planes * 4 * planes + 2 * (planes + planes + 4 * planes)
     return body + (channels * 4 * planes + 2 * 4 * planes if downsample else 0)
+
+
+def basic(channels):
+    """Two 3x3 convolutions."""
+    return 2 * (9 * channels**2 + 2 * channels)
+
+
+def kept(channels):
+    """A bottleneck of 16 inner channels that gives as many as it takes."""
+    return 2 * 16 * channels + 9 * 16**2 + 2 * (16 + 16 + channels)
 
 
 def half(a, b, c, channels=16, classes=10):
@@ -40,6 +51,19 @@ STEM = 3 * 16 * 9 + 2 * 16
         ("resnet6", 9_978),
         ("resnet8", 10_586),
         ("resnet8_basic", 14_650),
+        ("resnet4(8,2)", 3 * 8 * 9 + 2 * 8 + basic(8) + 8 * 10 + 10),
+        ("resnet4(8,2)", 1_506),
+        ("resnet4(8,2,1)", 1_506),
+        ("resnet6(8,2)", 2_690),
+        ("resnet6(8,2,2)", 2_690),
+        ("resnet8(16,2)", 10_586),
+        ("resnet8(8,2)", 3 * 8 * 9 + 2 * 8 + bottleneck(8, 16, True) + bottleneck(64, 16) + 64 * 10 + 10),
+        ("resnet8(8,2)", 9_714),
+        ("resnet8(8,2,1)", 3 * 8 * 9 + 2 * 8 + kept(8) + bottleneck(8, 16, True) + 64 * 10 + 10),
+        ("resnet8(8,2,1)", 7_810),
+        ("resnet8(8,2,2)", 3 * 8 * 9 + 2 * 8 + 2 * kept(8) + 8 * 10 + 10),
+        ("resnet8(8,2,2)", 5_602),
+        ("resnet8(16,4)", 10_586 + 3 * 16 * (7 * 7 - 3 * 3)),  # a kernel of 7x7 in the stem
         ("resnet11", 127_642),
         ("resnet20", 220_378),
         ("resnet38", STEM + half(4, 4, 4)),
@@ -75,6 +99,9 @@ def test_parameters_of_image_models(name, expected):
 )
 def test_parameters_of_halves(name, expected):
     assert models.parameters(models.build(name, FEATURES, 10, seed=0)) == expected
+    assert models.parameters(models.build(name, (16, 8, 8), 10, seed=0)) == expected
+    narrow = models.build(name, (8, 16, 16), 10, seed=0)  # the first block and its shortcut take 8 channels less
+    assert models.parameters(narrow) == expected - 8 * (16 + 64)
 
 
 @pytest.mark.parametrize(
@@ -160,6 +187,10 @@ def test_halves_give_logits(name, shape, classes):
     ("name", "expected"),
     [
         *((name, (16, 28, 28)) for name in EDGES + WHOLES),
+        *((name, (8, 14, 14)) for name in CUTS),
+        ("resnet8(4,3)", (4, 10, 10)),
+        ("resnet4(2,4,1)", (2, 7, 7)),
+        ("kgf(resnet8(8,2,1),4)", (8, 14, 14)),
         ("resnet18", (64, 28, 28)),
         ("mlp", (64,)),
         ("mlp(5)", (5,)),
@@ -217,7 +248,28 @@ def test_resnets_compute_what_they_should(name, convolutions, strides, strided):
         torch.testing.assert_close(model(images), logits)
 
 
-@pytest.mark.parametrize("name", [*EDGES, "resnet11", *OTHERS, "lenet", "resnet10"])
+@pytest.mark.parametrize(
+    ("name", "convolutions", "stride", "depth", "blocks"),
+    [("resnet6(4,2,1)", 2, 2, 1, 2), ("resnet8(4,2,1)", 3, 2, 1, 2), ("resnet8(4,4)", 3, 4, 0, 2)],
+)
+def test_cut_edges_compute_what_they_should(name, convolutions, stride, depth, blocks):
+    shape = (3, 12, 16)
+    model = models.build(name, shape, 10, seed=0)
+    images = torch.rand(4, *shape)
+    with torch.no_grad():
+        model(images)
+        model.eval()
+        maps = normalised(model, "extractor.0", images, stride).relu()
+        places = [f"extractor.{3 + d}" for d in range(depth)] + [f"classifier.{d}" for d in range(blocks - depth)]
+        for place in places[:depth]:
+            maps = block_by_hand(model, place, maps, convolutions, 1, 0)
+        torch.testing.assert_close(model.extractor(images), maps)
+        for place in places[depth:]:
+            maps = block_by_hand(model, place, maps, convolutions, 1, 0)
+        torch.testing.assert_close(model(images), model.classifier[-1](maps.flatten(2).mean(2)))
+
+
+@pytest.mark.parametrize("name", [*EDGES, *CUTS, "resnet11", *OTHERS, "lenet", "resnet10"])
 def test_every_parameter_is_used(name):
     shape = (1, 16, 16)
     model = models.build(name, shape, 10, seed=0)
@@ -238,3 +290,4 @@ def test_multiply_accumulates():
     assert round(edge / 1e6, 2) == 9.62
     assert round(multiply_accumulates("resnet56") / edge, 2) == 9.07
     assert round(multiply_accumulates("resnet110") / edge, 2) == 17.41
+    assert round(multiply_accumulates("resnet8(16,2)") / edge, 2) == 0.25

@@ -111,7 +111,7 @@ def test_no_features_to_give():
     )
 
 
-@pytest.mark.parametrize("edge_name", ["resnet4", "resnet8", "cnn", "resnet11"])
+@pytest.mark.parametrize("edge_name", ["resnet4", "resnet8", "cnn", "resnet11", "resnet8(16,2,1)"])
 def test_pairs_that_fit(edge_name):
     """One half serves all of them, as their features all have 16 channels."""
     edge = models.build(edge_name, SHAPE, 10, seed=0)
