@@ -10,6 +10,7 @@ from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
 from catchment.data import Batch, Normalisation, Samples, batches
+from catchment.data.augment import shifted
 from catchment.errors import ExperimentError
 from catchment.randomness import per_sample
 
@@ -181,6 +182,16 @@ def test_crops_and_flips_take_every_value() -> None:
     assert sorted(shifts.unique().tolist()) == list(range(-4, 5))
     rows = (batch.images[:, 0].amax(2) == 0).sum(1)  # black rows at the top or the bottom
     assert sorted(rows.unique().tolist()) == [0, 1, 2, 3, 4]
+
+
+def test_maps_are_shifted_and_zeros_come_in() -> None:
+    maps = torch.arange(1.0, 7.0).view(1, 1, 2, 3).repeat(4, 2, 1, 1)
+    maps[:, 1] *= 10
+    moved = shifted(maps, torch.tensor([0, 1, 0, -1]), torch.tensor([0, 0, 2, -1]))
+    by_hand = [[[1, 2, 3], [4, 5, 6]], [[0, 0, 0], [1, 2, 3]], [[0, 0, 1], [0, 0, 4]], [[5, 6, 0], [0, 0, 0]]]
+    assert moved[:, 0].tolist() == by_hand
+    assert torch.equal(moved[:, 1], 10 * moved[:, 0])
+    assert torch.equal(shifted(maps, torch.zeros(4, dtype=torch.int64), torch.zeros(4, dtype=torch.int64)), maps)
 
 
 def test_the_augmentation_seed_decides() -> None:
