@@ -211,12 +211,16 @@ class CuriousServer:
 
 
 def _features(method: type[Method[Any]], handler: str, message: Message) -> Iterator[tuple[Tensor, str, Tensor | None]]:
-    """The tensors of features in a reply, what their rows are (N_k, N_0 or B), and the ids of the rows if sent."""
+    """The features in a reply, what their rows are (N_k, N_0 or B), and the ids of the rows if sent.
+
+    Of several tensors the first: others are of the same samples, as those of mirror images are.
+    """
     declared = declarations(contract(method, handler).reply).items()
     ids = next((message.tensors.get(name) for name, d in declared if isinstance(d, Values) and d.kind == "ids"), None)
     for name, declaration in declared:
         if isinstance(declaration, Values) and declaration.kind == "features" and name in message.tensors:
             yield message.tensors[name], declaration.sizes[0].rpartition(" <= ")[2], ids
+            return
 
 
 def _picture(rebuilt: Tensor, truth: Tensor) -> Tensor:
