@@ -18,22 +18,25 @@ Departures:
 - An asynchronous run weighs all uploads alike, as the paper has none; `rarity` weighs those of slow clients more.
 - An asynchronous run ends after as many uploads as a synchronous one, so that fast clients do more; with `quota` every
   client does its rounds, and the run waits for the slowest.
+- The paper's extractors train, and all features go up, in every round; with `freeze_after` extractors stop, their
+  features go up once more, and the server augments them (`mirror`, `shift`) in place of the images.
 """
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from catchment.core.client import Client
-from catchment.core.declarations import Share, Turn, features, ids, labels, logits
+from catchment.core.declarations import Share
 from catchment.core.fleet import Fleet
 from catchment.core.method import Method, Metrics, on_client
 from catchment.core.replies import Reply
@@ -43,14 +46,12 @@ from catchment.core.world import World
 from catchment.data import Batch
 from catchment.errors import ExperimentError, ModelError, at_least
 from catchment.exchange.payload import Payload
-from catchment.families.features import FeatureStore
-from catchment.families.stems import extractor_of, first_weights, trained_stem
+from catchment.families import features, stems
+from catchment.families.features import Augmentation, FeatureStore, Knowledge
 from catchment.learning.losses import cross_entropy, distillation
-from catchment.learning.training import Weights, fit, load_weights, tensors_of
+from catchment.learning.training import Weights, fit
 from catchment.models import check_pair
 from catchment.randomness import torch_generator
-
-MOST_WEIGHT = 10.0  # of an upload: what a client sends that was away for long must not be one giant step
 
 
 @dataclass(frozen=True)
@@ -63,18 +64,6 @@ class Feedback(Payload):
     upload: bool = True  # features are wanted this time
     turn: int = 0  # how often the client was asked
     holds: int = 0  # the turn of the upload that the server has; 0: none
-
-
-@dataclass(frozen=True)
-class Knowledge(Payload):
-    """What a client knows of its samples, up: all N_k of them, or fewer if the server has the others already."""
-
-    features: Annotated[Tensor, features("n <= N_k")]  # H
-    logits: Annotated[Tensor, logits("n <= N_k")]  # z_k
-    labels: Annotated[Tensor, labels("n <= N_k")]  # y_k
-    ids: Annotated[Tensor, ids("n <= N_k")]  # ascending
-    turn: Turn = 0
-    beside: Turn = 0  # what is not here is as in the upload of that turn
 
 
 @dataclass(frozen=True)
@@ -109,7 +98,7 @@ class FedGKT(Method[State]):
     """Group knowledge transfer."""
 
     models: ClassVar[tuple[str, ...]] = ("model",)
-    persistent: ClassVar[tuple[str, ...]] = ("model", "optimizer", "sent")
+    persistent: ClassVar[tuple[str, ...]] = ("model", "optimizer", "sent", "extractor")
     takes_features: ClassVar[bool] = True
     client_epochs: int = 1  # E_c
     server_epochs: int = 1  # E_s
@@ -127,12 +116,16 @@ class FedGKT(Method[State]):
     stem_epochs: int = 0  # of the stem that all begin with, on public data, before the first round
     upload_every: int = 1  # turns of a client; in between the server trains on the features it has
     skip_below: float = 0.0  # relative change of a sample's features under which they are not sent again
+    freeze_after: int | None = None  # turns of a client in which its extractor trains; its features are final then
+    edge: Literal["head", "model", "none"] = "head"  # what a client goes on training once its features are final
+    mirror: bool = False  # features of mirror images come beside those of plain ones; per sample one of them is taken
+    shift: int = 0  # pixels by which the server moves maps of plain images at random, at most
 
     def __post_init__(self) -> None:
         for name in ("client_epochs", "server_epochs", "upload_every"):
             at_least(name, getattr(self, name), 1)
-        for name in ("alpha", "skip_below", "replay", "stem_epochs", "rarity"):
-            at_least(name, getattr(self, name), 0)
+        for name in ("alpha", "skip_below", "replay", "stem_epochs", "rarity", "freeze_after", "shift"):
+            at_least(name, getattr(self, name) or 0, 0)
         if not self.temperature > 0:
             raise ExperimentError(f"temperature is {self.temperature}; a number above 0 is expected")
         if self.replay and self.batches == "by-client":
@@ -140,6 +133,13 @@ class FedGKT(Method[State]):
         for name in ("quota", "rarity"):
             if getattr(self, name) and not self.asynchronous:
                 raise ExperimentError(f"{name} is for asynchronous = true; synchronous clients all do their rounds")
+        if self.edge != "head" and self.freeze_after is None:
+            raise ExperimentError(f'edge = "{self.edge}" is for clients whose features are final; set freeze_after')
+        if self.skip_below and (self.mirror or self.freeze_after in (0, 1)):
+            raise ExperimentError(
+                "skip_below compares features with those of an earlier turn: it goes with neither mirror nor "
+                "freeze_after = 0 or 1, where features go up once"
+            )
 
     def check(self, world: World) -> None:
         """Every client's extractor must fit the server's model, and the stem if one is given."""
@@ -150,15 +150,23 @@ class FedGKT(Method[State]):
             half = world.server_architecture
             check_pair(edge.build(), half.build(), edge.shape, world.classes, edge.name, half.name)
         if self.stem_epochs:
-            world.need_public_labels("stem_epochs trains the stem on public samples and their labels")
-            stem = extractor_of(world.client_architectures[0].facts.initial)
-            for edge in dict.fromkeys(world.client_architectures):
-                load_weights(extractor_of(tensors_of(edge.build())), stem, f"the extractor of {edge.name}")
+            stems.check_stem(world)
         if self.skip_below and world.augment and self.augment_features:
             raise ExperimentError(
                 "skip_below finds nothing to skip: features of freshly augmented images change every time; set "
                 "augment_features = false"
             )
+        plain = self.freeze_after is not None or self.plain(world, 0)
+        features.check_augmentation(world, plain, self.mirror, self.shift)
+
+    @property
+    def final(self) -> float:
+        """The turn of a client from which on its features do not change."""
+        return math.inf if self.freeze_after is None else max(self.freeze_after, 1)
+
+    def plain(self, world: World, turn: int) -> bool:
+        """Whether a client's features of this turn are of images that are not augmented."""
+        return turn >= self.final or not (world.augment and self.augment_features)
 
     @property
     def sends(self) -> bool:
@@ -178,30 +186,45 @@ class FedGKT(Method[State]):
     def round(self, server: Server, state: State, fleet: Fleet) -> None:
         """Algorithm 1: local training in parallel, server training on all uploads, transfer back."""
         if server.round == 1 and self.stem_epochs:
-            state.stem = trained_stem(server, self.stem_epochs)
+            state.stem = stems.trained_stem(server, self.stem_epochs)
         if self.asynchronous:
             self.asynchronous_round(server, state, fleet)
             return
-        bodies = {k: self.feedback(server, state, k) for k in fleet.cohort()}
+        bodies = {k: self.feedback(server, state, k) for k in fleet.cohort() if not self.done(state, k)}
         replies = fleet.ask(self.local_training, bodies, accept=self.accept(server, state))
-        came = sorted(self.keep(state, reply) for reply in replies)
-        if came:
-            self.train_server(server, state, came)
+        came = {self.keep(state, reply) for reply in replies}
+        if clients := sorted(came | self.settled(state)):
+            self.train_server(server, state, clients)
 
     def asynchronous_round(self, server: Server, state: State, fleet: Fleet) -> None:
-        """As many uploads as there are clients, whoever they come from; each is answered at once."""
+        """As many uploads as there are clients, each answered at once; last, settled clients that sent nothing now."""
 
         def send(clients: Sequence[int]) -> None:
-            wanted = [k for k in clients if not self.quota or state.turns.get(k, 0) < server.rounds]
+            most = server.rounds if self.quota else math.inf
+            wanted = [k for k in clients if state.turns.get(k, 0) < most and not self.done(state, k)]
             fleet.send(self.local_training, {k: self.feedback(server, state, k) for k in wanted})
 
         send(fleet.idle())
-        uploads, accept = server.world.clients, self.accept(server, state)
-        for reply in fleet.arrivals(self.local_training, count=uploads, accept=accept):
-            self.train_server(server, state, [self.keep(state, reply)])
+        heard, accept = set(), self.accept(server, state)
+        uploads = sum(not self.done(state, k) for k in range(server.world.clients))
+        # Where settled clients are left alone, all others may be slow: they are waited for as in a synchronous round.
+        until = fleet.now + fleet.deadline if self.edge == "none" else None
+        for reply in fleet.arrivals(self.local_training, count=uploads, until=until, accept=accept):
+            heard.add(self.keep(state, reply))
+            self.train_server(server, state, [reply.client])
             send([reply.client])
+        if others := sorted(self.settled(state) - heard):
+            self.train_server(server, state, others)
 
     # ---- the server ----
+
+    def settled(self, state: State) -> set[int]:
+        """The clients whose final features are here."""
+        return {k for k, turn in state.store.turns.items() if turn >= self.final}
+
+    def done(self, state: State, client: int) -> bool:
+        """Whether a client has nothing left to do."""
+        return self.edge == "none" and state.store.turns.get(client, 0) >= self.final
 
     def start(self, world: World, state: State, client: int) -> Weights | None:
         """Weights that a client begins with and cannot make itself; None if there are none."""
@@ -210,16 +233,16 @@ class FedGKT(Method[State]):
     def feedback(self, server: Server, state: State, client: int) -> Feedback:
         """What a client is told before it trains."""
         turn = state.turns[client] = state.turns.get(client, 0) + 1
-        store = state.store
+        store, holds = state.store, state.store.turns.get(client, 0)
         begun = client in store.turns
         told = begun and self.distill != "none"
         return Feedback(
             logits=store.answers[client] if told else None,
             ids=store.ids[client] if told else None,
             start=None if begun else self.start(server.world, state, client),
-            upload=not begun or (turn - 1) % self.upload_every == 0,
+            upload=not begun or (holds < self.final if turn >= self.final else (turn - 1) % self.upload_every == 0),
             turn=turn,
-            holds=store.turns.get(client, 0),
+            holds=holds,
         )
 
     def accept(self, server: Server, state: State) -> Callable[[Reply[Knowledge]], str]:
@@ -227,15 +250,18 @@ class FedGKT(Method[State]):
         data = server.world.data
 
         def refusal(reply: Reply[Knowledge]) -> str:
-            dealt = None if data.own else data.clients[reply.client]
-            return state.store.refusal(reply.client, reply.body.ids, reply.body.beside, dealt)
+            dealt, upload = None if data.own else data.clients[reply.client], reply.body
+            both = self.mirror and len(upload.ids) > 0 and self.plain(server.world, upload.turn)
+            if both is (upload.mirrored is None):
+                return f"features of mirror images {'are missing' if both else 'came that nobody asked for'}"
+            return state.store.refusal(reply.client, upload.ids, upload.beside, dealt)
 
         return refusal
 
     def keep(self, state: State, reply: Reply[Knowledge]) -> int:
         """Put an upload into the store; whose it is."""
-        upload = reply.body
-        state.store.put(reply.client, upload.ids, upload.features, upload.labels, upload.logits, upload.turn)
+        h = reply.body
+        state.store.put(reply.client, h.ids, h.features, h.labels, h.logits, h.turn, h.mirrored)
         return reply.client
 
     def train_server(self, server: Server, state: State, clients: Sequence[int]) -> None:
@@ -244,7 +270,7 @@ class FedGKT(Method[State]):
         others = [k for k in sorted(store.turns) if self.replay and k not in clients]
         everybody = [*clients, *others]
         z_k, z_s = store.rows(store.logits, everybody), store.rows(store.answers, everybody)
-        weights = self.sample_weights(state, clients, others)
+        weights = store.weights(clients, others, state.turns, self.rarity) if self.rarity else None
 
         def l_s(batch: Batch) -> Tensor:  # equation 6
             logits = state.model(batch.images)
@@ -263,16 +289,8 @@ class FedGKT(Method[State]):
                 for batch in store.in_order(clients, server.world.server_optimizer.batch_size):
                     z_s[batch.ids] = state.model(batch.images.to(device)).cpu()
         store.answer(everybody, z_s)
-        if self.upload_every == 1 and not self.skip_below and not self.replay:
+        if self.upload_every == 1 and not self.skip_below and not self.replay and self.freeze_after is None:
             store.forget_features()
-
-    def sample_weights(self, state: State, clients: Sequence[int], others: Sequence[int]) -> Tensor | None:
-        """Of the samples that came: (mean turns of all clients / turns of the client) ^ rarity; of others' 1."""
-        if not self.rarity:
-            return None
-        mean = fmean(state.turns.values())
-        weights = {k: min((mean / state.turns[k]) ** self.rarity, MOST_WEIGHT) for k in clients}
-        return torch.cat([torch.full((len(state.store.ids[k]),), weights.get(k, 1.0)) for k in [*clients, *others]])
 
     def server_batches(
         self, server: Server, state: State, clients: Sequence[int], others: Sequence[int]
@@ -281,7 +299,9 @@ class FedGKT(Method[State]):
         world, first = server.world, clients[0]
         turn = state.turns.get(first, 0)
         uploads = (turn,) if self.asynchronous else ()  # of one client there may be several in a round
+        plain = {k for k in (*clients, *others) if self.plain(world, state.store.turns[k])}
         for epoch in range(self.server_epochs):
+            seed = server.seed("augment", epoch, first, *uploads)
             for batch in state.store.epoch(
                 clients,
                 others,
@@ -290,6 +310,7 @@ class FedGKT(Method[State]):
                 replay=self.replay,
                 shuffle=torch_generator(server.seed("shuffle", epoch, first, *uploads)),
                 again=torch_generator(server.seed("replay", epoch, first, turn)),
+                augmentation=Augmentation(seed, plain, self.mirror, self.shift) if self.mirror or self.shift else None,
             ):
                 yield Batch(batch.images.to(world.device), batch.labels.to(world.device), batch.ids)
 
@@ -298,22 +319,21 @@ class FedGKT(Method[State]):
     @on_client
     def local_training(self, client: Client, request: Feedback) -> Knowledge:
         """ClientLocalTraining: E_c epochs of equation 10, then features and logits of every sample."""
-        self.begin(client, request.start)
+        stems.begin(client, request.start)
+        turn, frozen = request.turn, "extractor" in client.state
+        trains = self.freeze_after is None or turn <= self.freeze_after
+        if not trains and not frozen:
+            client.state = stems.with_frozen(client.state)
         model, optimizer = client.own_model()
-        fit(optimizer, client.batches(epochs=self.client_epochs), self.l_c(model, request))
-        knowledge = self.extract(client, model.eval(), request)
+        if trains or not frozen or self.edge != "none":
+            forward = model if trains or self.edge == "model" else stems.only_head(model)
+            fit(optimizer, client.batches(epochs=self.client_epochs), self.l_c(forward, request))
         client.keep(model, optimizer)
-        if self.skip_below and request.upload:
-            knowledge, sent = self.skip(knowledge, client.state.get("sent", {}), request.holds)
-            client.state = {**client.state, "sent": sent}
-        return knowledge
+        if turn == self.freeze_after:
+            client.state = stems.with_frozen(client.state)
+        return self.upload(client, model.eval(), request)
 
-    def begin(self, client: Client, start: Weights | None) -> None:
-        """Give a client that has not begun its first weights."""
-        if "model" not in client.state:
-            client.state = {**client.state, "model": first_weights(client.world, client.id, start)}
-
-    def l_c(self, model: nn.Module, feedback: Feedback) -> Callable[[Batch], Tensor]:
+    def l_c(self, model: Callable[[Tensor], Tensor], feedback: Feedback) -> Callable[[Batch], Tensor]:
         """Equation 7: cross-entropy, and distillation from the server once it has answered."""
         z_s, ids = feedback.logits, feedback.ids
 
@@ -327,35 +347,18 @@ class FedGKT(Method[State]):
 
         return loss
 
-    def extract(self, client: Client, model: nn.Module, request: Feedback) -> Knowledge:
+    def upload(self, client: Client, model: nn.Module, request: Feedback) -> Knowledge:
         """H and z_k of every sample of a client, in the order of ids; of none if the server wants none."""
-        parts = []
-        samples = client.train if request.upload else client.train.select(torch.arange(0))
-        with torch.no_grad():
-            for batch in client.batches(samples, shuffle=False, augment=self.augment_features):
-                features = model.get_submodule("extractor")(batch.images)
-                parts.append((features, model.get_submodule("classifier")(features), batch.labels, batch.ids))
-        if not parts:
-            shape = client.world.client_architecture(client.id).facts.features or ()
-            nothing = torch.empty(0, dtype=torch.int64)
-            parts.append((torch.empty(0, *shape), torch.empty(0, client.world.classes), nothing, nothing))
-        features, logits, labels, ids = (torch.cat(tensors) for tensors in zip(*parts))
-        return Knowledge(features, logits, labels, ids, request.turn, 0 if request.upload else request.holds)
-
-    def skip(self, new: Knowledge, sent: dict[str, Tensor], holds: int) -> tuple[Knowledge, dict[str, Tensor]]:
-        """Only the samples whose features moved, and what the server has after it took them."""
-        features = new.features.cpu()
-        after = {"features": features, "turn": torch.tensor(new.turn)}
-        if not sent or int(sent["turn"]) != holds:
-            return new, after
-        old = sent["features"]
-        moved = (features - old).flatten(1).norm(dim=1) > self.skip_below * old.flatten(1).norm(dim=1)
-        if not bool(moved.any()):
-            after = sent
-        else:
-            after["features"] = torch.where(moved.view(-1, *[1] * (features.ndim - 1)), features, old)
-        few = [tensor.cpu()[moved] for tensor in (features, new.logits, new.labels, new.ids)]
-        return Knowledge(few[0], few[1], few[2], few[3], new.turn, holds), after
+        turn, holds = request.turn, request.holds
+        if not request.upload:
+            return features.no_knowledge(client, turn, beside=holds)
+        extractor = stems.extractor_in_use(model, client.state if self.edge == "model" else {})
+        all_samples = features.knowledge(client, model, extractor, turn, self.plain(client.world, turn), self.mirror)
+        if not self.skip_below or turn >= self.final:
+            return all_samples
+        few, sent = features.changes(all_samples, client.state.get("sent", {}), holds, self.skip_below)
+        client.state = {**client.state, "sent": sent}
+        return few
 
     # ---- what comes out ----
 
@@ -379,16 +382,16 @@ class FedGKT(Method[State]):
     @on_client
     def test(self, client: Client, request: ServerModel) -> Accuracies:
         """The stacked model and the small model on the test set."""
-        self.begin(client, request.start)
+        stems.begin(client, request.start)
         edge = client.kept_model()
-        stacked = nn.Sequential(edge.get_submodule("extractor"), client.server_model(request.weights))
+        stacked = nn.Sequential(stems.extractor_in_use(edge, client.state), client.server_model(request.weights))
         return Accuracies(client.evaluate(stacked).accuracy, client.evaluate(edge).accuracy)
 
     def client_model(self, server: Server, state: State, client: int, kept: ClientState) -> nn.Module:
         """The client's extractor followed by the server's model."""
         if "model" not in kept:
-            kept = {"model": first_weights(server.world, client, self.start(server.world, state, client))}
-        extractor = server.kept_model(client, kept).get_submodule("extractor")
+            kept = {"model": stems.first_weights(server.world, client, self.start(server.world, state, client))}
+        extractor = stems.extractor_in_use(server.kept_model(client, kept), kept)
         return nn.Sequential(OrderedDict(extractor=extractor, server=state.model))
 
     def server_model(self, server: Server, state: State) -> nn.Module:

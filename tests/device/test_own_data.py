@@ -94,6 +94,7 @@ def run(e: Experiment, folders: list[Path], out: Path) -> dict:
 ASYNCHRONOUS = (
     "fedgkt, asynchronous",
     "fedgkt, asynchronous, sign-flip",
+    "fedgkt, frozen, asynchronous",
     "transfer",
 )  # what is in flight at the end is booked by who had it come
 QUICK = ("fedavg", "fedgkt", "fedgkt, thrifty")

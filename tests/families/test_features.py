@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from catchment.core.spool import Spool
-from catchment.families.features import FeatureStore
+from catchment.families.features import Augmentation, FeatureStore
+from catchment.randomness import per_sample
 
 IDS = torch.tensor([2, 5, 7, 9])
 
@@ -90,3 +91,54 @@ def test_answers_go_to_the_clients_they_are_for(store):
     assert store.answers[1].tolist() == [[0, 1], [2, 3]]
     assert store.answers[0].tolist() == [[4, 5], [6, 7], [8, 9], [10, 11]]
     assert store.rows(store.answers, [1, 0]).tolist() == torch.arange(12.0).view(6, 2).tolist()
+
+
+# ---- features of plain images, augmented by the server ----------------------------------------------------------
+
+
+@pytest.fixture
+def plain():
+    """Clients 0 and 1 have maps of ones and tens, and minus these of mirror images; client 2 has hundreds alone."""
+    with Spool() as spool:
+        store = FeatureStore({"1x3x3": spool})
+        for k in range(3):
+            maps = torch.full((4, 1, 3, 3), 10.0**k)
+            rows = (IDS, maps, torch.arange(4), torch.zeros(4, 2))
+            store.put(k, *rows, turn=1, mirrored=-maps if k < 2 else None)
+        yield store
+
+
+def test_one_of_both_is_taken_as_is_drawn_for_the_row(plain):
+    # In the order 2, 1, 0 of clients, rows 4 to 11 have mirror images.
+    drawn = per_sample(7, torch.arange(12), 3)[:, 0] < 0.5
+    for size in (3, 5):
+        for batch in epoch(plain, [2, 1, 0], size=size, augmentation=Augmentation(7, {0, 1}, mirror=True)):
+            value = torch.tensor([100.0, 10.0, 1.0])[batch.ids // 4]
+            expected = torch.where(drawn[batch.ids] & (batch.ids >= 4), -value, value)
+            assert torch.equal(batch.images[:, 0, 1, 1], expected)
+    assert 0 < int(drawn[4:].sum()) < 8
+
+
+def test_only_maps_of_plain_images_are_shifted_in_both_directions(plain):
+    how = Augmentation(3, {0, 1}, mirror=True, shift=2)
+    steps = (per_sample(3, torch.arange(12), 3)[:, 1:] * 5).long() - 2  # down, right
+    seen = {}
+    for batch in epoch(plain, [0, 1, 2], augmentation=how):
+        seen.update(zip(batch.ids.tolist(), batch.images))
+    for row, maps in seen.items():
+        down, right = steps[row].tolist() if row < 8 else (0, 0)
+        ones = torch.zeros(3, 3)
+        ones[max(down, 0) : 3 + min(down, 0), max(right, 0) : 3 + min(right, 0)] = 1
+        assert torch.equal((maps[0] != 0).float(), ones)
+    assert any(step < 0 for step in steps[:8].flatten())
+    assert any(step > 0 for step in steps[:8].flatten())
+
+
+def test_answers_after_training_are_of_features_as_they_came(plain):
+    values = torch.cat([batch.images for batch in plain.in_order([0, 1], 3)])
+    assert torch.equal(values, torch.tensor([1.0] * 4 + [10.0] * 4).view(8, 1, 1, 1).expand(8, 1, 3, 3))
+
+
+def test_mirror_images_go_with_the_others(plain):
+    plain.forget_features()
+    assert not len(plain.features["1x3x3"])

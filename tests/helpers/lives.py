@@ -19,6 +19,8 @@ CASES: dict[str, dict[str, Any]] = {
     "fedgkt, asynchronous": {"rounds": 12, **PHONES},
     "fedgkt, thrifty": {"rounds": 12, "participation": {"fraction": 1.0}, **TROUBLE},
     "fedgkt, coded": {"rounds": 12, **TROUBLE},
+    "fedgkt, frozen": {"rounds": 12, **TROUBLE},
+    "fedgkt, frozen, asynchronous": {"rounds": 12, **PHONES},
     "fedgems": {"rounds": 12, **TROUBLE},
     "fedmd": {"rounds": 14, **PHONES},
     "dsfl": {"rounds": 14, **TROUBLE},

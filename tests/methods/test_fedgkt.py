@@ -24,7 +24,7 @@ from catchment.core.worker import WorkerCache
 from catchment.data import Batch
 from catchment.errors import ExperimentError, ModelError
 from catchment.exchange.request import Request
-from catchment.families.features import FeatureStore
+from catchment.families.features import FeatureStore, changes
 from catchment.families.stems import trained_stem
 from catchment.learning.losses import distillation
 from catchment.methods.fedgkt import FedGKT, Feedback, Knowledge, State
@@ -449,18 +449,17 @@ def test_samples_whose_features_barely_changed_are_not_sent_again(tmp_path):
 
 
 def test_what_a_client_believes_the_server_has_is_what_it_has():
-    method = FedGKT(skip_below=0.5)
     old = torch.tensor([[2.0, 0.0], [0.0, 2.0], [1.0, 1.0]])
     new = old + torch.tensor([[0.9, 0.0], [0.0, 1.1], [0.0, 0.0]])  # 0.45, 0.55 and 0 of the norm
     upload = Knowledge(new, torch.zeros(3, 2), torch.tensor([0, 1, 0]), torch.tensor([4, 5, 9]), turn=6)
-    few, after = method.skip(upload, {"features": old, "turn": torch.tensor(3)}, holds=3)
+    few, after = changes(upload, {"features": old, "turn": torch.tensor(3)}, holds=3, least=0.5)
     assert few.ids.tolist() == [5]
     assert torch.equal(few.features, new[1:2])
     assert (few.turn, few.beside) == (6, 3)
     assert torch.equal(after["features"], torch.stack([old[0], new[1], old[2]]))
     assert int(after["turn"]) == 6
     # The server lost the last upload: everything goes.
-    whole, after = method.skip(upload, {"features": old, "turn": torch.tensor(3)}, holds=2)
+    whole, after = changes(upload, {"features": old, "turn": torch.tensor(3)}, holds=2, least=0.5)
     assert whole.ids.tolist() == [4, 5, 9]
     assert torch.equal(after["features"], new)
 
