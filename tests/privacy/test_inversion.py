@@ -58,6 +58,18 @@ def test_features_that_stay_as_they_were_before_augmentation_are_scored_so():
     assert found["attacks"]["linear map, first extractor"]["correlation"] > 0.97
 
 
+def test_features_of_mirror_images_do_not_make_a_leak_look_smaller():
+    def found(mirror):
+        method = {"name": "fedgkt", "freeze_after": 0, "mirror": mirror}
+        more = {"method": method, "models": {"client": "resnet4"}, "data": {"augment": ["crop", "flip"]}}
+        return run(experiment("fedgkt", rounds=2, probe=QUICK, participation={"fraction": 1.0}, **more))["probe"]
+
+    alone, beside = found(False), found(True)
+    assert alone == beside
+    assert [probed["round"] for probed in alone] == [1]  # nothing goes up later
+    assert alone[0]["attacks"]["linear map, first extractor"]["correlation"] > 0.97
+
+
 def test_no_more_images_are_attacked_than_asked_for():
     found = run(experiment("split learning", rounds=1, probe={**QUICK, "attacked": 40}))["probe"][0]
     assert found["images"] == 40
