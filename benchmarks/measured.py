@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from statistics import median
 from typing import Any
 
 Record = dict[str, Any]
@@ -237,7 +238,17 @@ def flower_tls(measured: Record) -> str:
     return markdown(head, rows)
 
 
+def studies(measured: Record) -> str:
+    """Studies of four runs, with one and with two processes."""
+    rows = [
+        [name, *(f"{median(row['seconds'][f'--jobs {jobs}']):.0f}" for jobs in (1, 2)), f"{row['times_faster']:.2f}"]
+        for name, row in measured["studies"].items()
+    ]
+    return markdown([f"four runs, {measured['cores']} cores", "`--jobs 1`, s", "`--jobs 2`, s", "times faster"], rows)
+
+
 MEASURED = {
+    "studies": studies,
     "engine": engine,
     "fedgkt": fedgkt,
     "fedzkt": fedzkt,
