@@ -47,6 +47,17 @@ DIFFERENCES = {
             (SERVER, "FedGEM", "Stand-Alone"),
         ],
     ),
+    "fedgems-server-differences": (
+        "fedgems-server",
+        "",
+        [
+            *((SERVER, f"{method}, epsilon = {epsilon}, cosine schedule", "Stand-Alone, cosine schedule")
+              for method in ("FedGEM", "FedGEMS") for epsilon in ("0.75", "0.1")),
+            (SERVER, "FedGEM, epsilon = 0.1, cosine schedule", "FedGEMS, epsilon = 0.1, cosine schedule"),
+            (CLIENTS, "FedGEM, epsilon = 0.1, cosine schedule", "Stand-Alone, cosine schedule"),
+            (CLIENTS, "FedGEMS, epsilon = 0.1, cosine schedule", "Stand-Alone, cosine schedule"),
+        ],
+    ),
     "fedkgf-differences": (
         "fedkgf-table1-small",
         "IID, ",
