@@ -97,6 +97,12 @@ def test_table_1_of_fedgkt_has_the_papers_optimisers(label, optimizer):
         assert (own.name, own.lr, own.weight_decay, own.momentum, own.batch_size) == optimizer
 
 
+def test_table_6_of_fedgkt_shrinks_to_what_validation_leaves():
+    row = row_of("fedgkt/table1", "CIFAR-10, ResNet-56, non-IID, GKT")
+    assert row.data.validation > 0
+    assert row.data.partition == {"name": "table", "file": "fedgkt_table6", "scale": True}
+
+
 def test_small_rows_of_fedgkt_share_one_optimiser():
     small = [experiment.optimizer for _, experiment in small_rows("fedgkt")]
     assert all(optimizer == small[0] for optimizer in small)
