@@ -171,6 +171,7 @@ def test_all_of_the_server_may_die_and_be_resumed(tmp_path):
         assert machines.events("resumed")
 
 
+@slow
 def test_a_second_resume_is_refused_and_kills_nothing(tmp_path):
     with Machines(tmp_path, counting(rounds=2), 1) as machines:
         machines.serve()

@@ -262,7 +262,7 @@ def test_a_run_is_resumed_with_data_that_were_moved(file, tmp_path, monkeypatch)
     assert not study.run().row("FedAvg").failed
 
 
-@pytest.mark.parametrize("victim", ["one process", "the command"])
+@pytest.mark.parametrize("victim", ["one process", pytest.param("the command", marks=pytest.mark.slow)])
 def test_a_process_of_several_can_be_killed(file, tmp_path, victim):
     file.write_text(FILE.replace("rounds = 2", "rounds = 60"))
     command = [sys.executable, "-m", "catchment", "study", str(file), "--out", str(tmp_path / "out"), "--jobs", "2"]
