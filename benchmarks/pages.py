@@ -47,6 +47,16 @@ DIFFERENCES = {
             (SERVER, "FedGEM", "Stand-Alone"),
         ],
     ),
+    "average-differences": (
+        "average",
+        "",
+        [
+            (ACCURACY, f"{training}, average 0.99", f"{training}, last weights")
+            for training in (
+                "centralized, ResNet-20, 12 epochs", "FedGKT, ResNet-8 and ResNet-19, 6 rounds of 2 epochs",
+            )
+        ],
+    ),
     "fedgems-server-differences": (
         "fedgems-server",
         "",
