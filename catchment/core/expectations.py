@@ -6,7 +6,7 @@ What is declared is resolved once per payload class and architecture, and checke
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -100,6 +100,7 @@ class Group:
     """What is expected of a field of tensors by name."""
 
     names: frozenset[str]  # in the message, the field's name included
+    measured: tuple[str, ...]  # those that count for the norm
     part: bool
     largest: float  # norm over all floating-point numbers
 
@@ -141,7 +142,7 @@ class Expectation:
             elif tensor.is_floating_point() and not bool(tensor.isfinite().all()):
                 return f"{name} holds NaN or infinity"
         for field, group in self.groups.items():
-            given = {name: tensor for name, tensor in message.tensors.items() if name in group.names}
+            given = group.names & message.tensors.keys()
             if (given or field not in self.optional) and (
                 wrong := _misfit_of_group(field, group, given, message, sizes)
             ):
@@ -176,15 +177,13 @@ class Expectation:
         return 65_536 + names + declared + UNDECLARED_BYTES * len(self.undeclared)
 
 
-def _misfit_of_group(
-    field: str, group: Group, given: Mapping[str, Tensor], message: Message, sizes: dict[str, float]
-) -> str:
+def _misfit_of_group(field: str, group: Group, given: Set[str], message: Message, sizes: dict[str, float]) -> str:
     if not group.part and len(given) != len(group.names):
-        missing = min(group.names - given.keys())
+        missing = min(group.names - given)
         return f"{field} has {len(given)} tensors, {len(group.names)} are expected; {missing} is missing"
     if not given and message.scalars.get(field) != EMPTY:
         return f"{field} has no tensors"
-    norm = sizes[field] = _norm(given)
+    norm = sizes[field] = _norm([message.tensors[name] for name in group.measured if name in given])
     if not norm <= group.largest:
         return (
             f"{field} has the norm {norm:g}; at most {group.largest:g} is expected (a lower optimizer.client.lr helps "
@@ -232,12 +231,12 @@ class Expectations:
     def knows(self, request: Request, message: Message) -> bool:
         """Whether every tensor of a reply, coded or not, has a name that is expected."""
         expectation = self.expectation(request.handler, request.client)
-        return all(map(expectation.knows, message.tensors))
+        return message.tensors.keys() <= expectation.arrays.keys() or all(map(expectation.knows, message.tensors))
 
-    def decodable(self, request: Request) -> Callable[[str, torch.dtype, torch.Size], str]:
-        """A function that says why a coded tensor of a reply to this request must not be decoded."""
+    def refuses(self, request: Request, name: str, dtype: torch.dtype, shape: torch.Size) -> str:
+        """Why a coded tensor of a reply to this request must not be decoded; "" if it may be."""
         expectation, known = self.expectation(request.handler, request.client), self.known(request.client)
-        return lambda name, dtype, shape: expectation.refuses(name, dtype, shape, known)
+        return expectation.refuses(name, dtype, shape, known)
 
     def misfit(self, request: Request, message: Message) -> str:
         """Why a decoded reply to this request cannot be accepted; "" if it can."""
@@ -275,9 +274,10 @@ def _resolve(reply: type[Payload], world: World | None, client: int) -> Expectat
         elif isinstance(declaration, Like) and world is not None:
             reference = {f"{field.name}/{name}": t.detach() for name, t in declaration.reference(world, client).items()}
             arrays |= {name: _array_like(name, tensor) for name, tensor in reference.items()}
+            measured = [n for n, t in reference.items() if t.is_floating_point() and not n.endswith(STATISTICS)]
             size = sum(tensor.numel() for tensor in reference.values())
-            largest = GROWTH * (_norm(reference) + math.sqrt(size))
-            groups[field.name] = Group(frozenset(reference), declaration.part, largest)
+            largest = GROWTH * (_norm([reference[name] for name in measured]) + math.sqrt(size))
+            groups[field.name] = Group(frozenset(reference), tuple(measured), declaration.part, largest)
         else:
             undeclared.append(field.name)
     optional = frozenset(field.name for field in fields_of(reply) if field.optional)
@@ -318,10 +318,9 @@ def _array_like(name: str, tensor: Tensor) -> Array:
     return Array(tensor.dtype, sizes, low, high, 0, tensor.shape)
 
 
-def _norm(tensors: Mapping[str, Tensor]) -> float:
-    """The norm of all floating-point tensors but running statistics; NaN or infinity if one has such a number."""
-    counted = (t for name, t in tensors.items() if t.is_floating_point() and not name.endswith(STATISTICS))
-    return math.hypot(*(float(torch.linalg.vector_norm(tensor)) for tensor in counted))
+def _norm(tensors: list[Tensor]) -> float:
+    """The norm over all tensors; NaN or infinity if one has such a number."""
+    return math.hypot(*map(float, torch._foreach_norm(tensors))) if tensors else 0.0
 
 
 def _name(dtype: torch.dtype) -> str:

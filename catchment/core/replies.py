@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from catchment.core.expectations import Expectations
@@ -68,7 +69,7 @@ class Reception:
             (self._outcomes.failed if response.failed else self._outcomes.lost)(request, response.error)
             return ReceivedReply(request, None)
         try:
-            refuses = self._expectations.decodable(request)
+            refuses = partial(self._expectations.refuses, request)
             return ReceivedReply(request, self._sessions.decode_reply(request, response.body, refuses))
         except Exception as error:  # a client's bytes, whatever they do to the decoder
             return self._refused(request, reason(error))

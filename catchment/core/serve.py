@@ -17,7 +17,6 @@ from catchment.core.versions import ClientState, Versions
 from catchment.core.worker import WorkerCache
 from catchment.core.world import World
 from catchment.errors import CatchmentError, ProtocolError
-from catchment.exchange.message import Message
 from catchment.exchange.request import Request, Response
 from catchment.randomness import seeded_globals
 
@@ -54,9 +53,7 @@ def serve(world: World, request: Request, versions: Versions | None, cache: Work
             raise ProtocolError(
                 f"{request.handler} changed a tensor of its request or of client.state in place; clone it first"
             )
-        body = reply.pack()
-        body = Message({name: cache.settle(t) for name, t in body.tensors.items()}, body.scalars)
-        body = session.encode_reply(request, decoded, body)
+        body = session.encode_reply(request, decoded, reply.pack(cache.settle))
         if versions is not None and not request.aside:
             kept = _declared(client.state, method.persistent, cache)
             own = {WIRE: session.memory, AVERAGE: {name: cache.settle(t) for name, t in client.average.items()}}

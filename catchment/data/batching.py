@@ -61,18 +61,18 @@ def _epoch(
 ) -> Iterator[Batch]:
     order = samples.index
     if seed is not None:
-        order = order[torch.randperm(len(order), generator=torch_generator(seed, "shuffle"))]
+        order = order.index_select(0, torch.randperm(len(order), generator=torch_generator(seed, "shuffle")))
     sizes = batch_sizes(len(order), size)
-    order, sizes = order[sum(sizes[:start]) :], sizes[start:]
+    if start:
+        order, sizes = order[sum(sizes[:start]) :], sizes[start:]
     ids_of_batches = order.split_with_sizes(sizes)
-    labels_of_batches = samples.labels[order].split_with_sizes(sizes)
-    for images, labels, ids in zip(_images(samples, order, sizes), labels_of_batches, ids_of_batches):
+    for images, ids in zip(_images(samples, order, ids_of_batches), ids_of_batches):
         if augment:
             images = augmented(images, ids, augment, augment_seed)
         images = normalise(images)
         if channels_last:
             images = images.contiguous(memory_format=torch.channels_last)
-        yield Batch(images, labels, ids)
+        yield Batch(images, samples.labels.index_select(0, ids), ids)
 
 
 def batch_sizes(count: int, size: int) -> list[int]:
@@ -86,9 +86,9 @@ def batch_sizes(count: int, size: int) -> list[int]:
     return sizes
 
 
-def _images(samples: Samples, order: Tensor, sizes: list[int]) -> Iterable[Tensor]:
+def _images(samples: Samples, order: Tensor, ids_of_batches: Sequence[Tensor]) -> Iterable[Tensor]:
     """The images of each batch; neighbouring uint8 rows are only sliced, as normalising copies them."""
     if samples.images.dtype == torch.uint8 and len(order) and bool((order.diff() == 1).all()):
         first = int(order[0])
-        return samples.images[first : first + len(order)].split_with_sizes(sizes)
-    return (samples.images.index_select(0, ids) for ids in order.split_with_sizes(sizes))
+        return samples.images[first : first + len(order)].split_with_sizes([len(ids) for ids in ids_of_batches])
+    return (samples.images.index_select(0, ids) for ids in ids_of_batches)

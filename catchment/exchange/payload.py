@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
+from collections.abc import Callable
 from typing import Any, NamedTuple, Self
 
 from torch import Tensor
@@ -19,8 +20,8 @@ class Payload:
     Nothing else can be sent, on any transport.
     """
 
-    def pack(self) -> Message:
-        """The flat form."""
+    def pack(self, plain: Callable[[Tensor], Tensor] = plain) -> Message:
+        """The flat form; `plain` makes a tensor fit to be sent."""
         tensors: dict[str, Tensor] = {}
         scalars: dict[str, Scalar] = {}
         for name, kind, optional, scalar_types in fields_of(type(self)):

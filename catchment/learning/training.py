@@ -16,7 +16,7 @@ Weights = dict[str, Tensor]  # the state dict of a module: parameters and buffer
 def fit(optimizer: torch.optim.Optimizer, batches: Iterable[Batch], loss: Callable[[Batch], Tensor]) -> float:
     """One step per batch; returns the mean loss. A loss that is not finite raises `Diverged`."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    total: Tensor | float = 0.0
+    total: Tensor | None = None
     steps = 0
     for batch in batches:
         for parameter in parameters:  # zero_grad() in a fraction of its time, which counts for tiny models
@@ -24,9 +24,9 @@ def fit(optimizer: torch.optim.Optimizer, batches: Iterable[Batch], loss: Callab
         value = loss(batch)
         value.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-        total = total + value.detach()
+        total = value.detach() if total is None else total + value.detach()
         steps += 1
-    mean = float(total) / max(steps, 1)
+    mean = 0.0 if total is None else float(total) / steps
     if mean != mean or mean in (float("inf"), float("-inf")):
         raise Diverged(
             f"the loss is {mean} after {steps} steps; a lower learning rate (optimizer.*.lr, now "

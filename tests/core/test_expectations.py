@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
 
 import pytest
@@ -184,7 +185,7 @@ def test_the_largest_reply_follows_from_the_declarations():
 
 
 def test_a_coded_tensor_is_refused_before_it_is_decoded():
-    refuses = expectations().decodable(ask("upload"))
+    refuses = partial(expectations().refuses, ask("upload"))
     assert refuses("logits", torch.float32, torch.Size([3, 2])) == ""
     assert refuses("logits", torch.float32, torch.Size([2**30, 2])) != ""
     assert refuses("other", torch.float32, torch.Size([1])) == "no tensor 'other' is expected"

@@ -13,6 +13,7 @@ import random
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,7 @@ def _reply_reader(world: World, expectations: Expectations, request: Request) ->
                 return REFUSED
             expectations.knows(request, body)
             if world.wire.touches("up") and not request.aside:
-                refuses = expectations.decodable(request)
+                refuses = partial(expectations.refuses, request)
                 body, _ = world.wire.decode(body, "up", {}, number=request.sequence, base=base, refuses=refuses)
             if expectations.misfit(request, body):
                 return REFUSED
