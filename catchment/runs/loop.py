@@ -283,6 +283,7 @@ class _Run:
             models=final.models,
             more=final.more,
             self_reported=final.self_reported,
+            validation=final.validation,
             rounds=self.experiment.rounds,
             bytes=Bytes(**self.ledger.summary()),
             bytes_by_field=summary.bytes_by_field(self.ledger),

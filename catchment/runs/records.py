@@ -241,6 +241,7 @@ class Result:
     models: dict[str, ModelScore] | None = None
     more: dict[str, Any] = field(default_factory=dict)
     self_reported: list[str] = field(default_factory=list)
+    validation: float | None = None
     rounds: int
     bytes: Bytes
     bytes_by_field: BytesByField | None = None

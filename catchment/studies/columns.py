@@ -24,6 +24,7 @@ _RATIO = re.compile(r"(\S+) / reference")
 _NEARLY_A_FORM = re.compile(r"%|/|\b(to|in round) *\d")
 _HEADS = {
     "accuracy": "accuracy, %",
+    "validation": "validation, %",
     "best": "best round, %",
     "clients.mean": "clients' mean, %",
     "clients.min": "worst client, %",
@@ -140,7 +141,7 @@ def _shown(column: str, values: list[float]) -> str:
 
 
 def _is_share(column: str) -> bool:
-    return column in ("accuracy", "best") or column.startswith(("clients.", "models.")) or column.endswith("accuracy")
+    return column in ("accuracy", "validation", "best") or column.startswith(("clients.", "models.")) or column.endswith("accuracy")
 
 
 def _difference(result: StudyResult, row: RowResult) -> Cell:
