@@ -141,7 +141,8 @@ def _shown(column: str, values: list[float]) -> str:
 
 
 def _is_share(column: str) -> bool:
-    return column in ("accuracy", "validation", "best") or column.startswith(("clients.", "models.")) or column.endswith("accuracy")
+    shares = column in ("accuracy", "validation", "best") or column.endswith("accuracy")
+    return shares or column.startswith(("clients.", "models."))
 
 
 def _difference(result: StudyResult, row: RowResult) -> Cell:
