@@ -24,6 +24,7 @@ from catchment.report.showing import MISSING
 from catchment.robust import ATTACKS
 from catchment.robust.aggregators import AGGREGATORS
 from catchment.runs.reading import RunFiles
+from catchment.tasks import TASKS
 
 
 def check(file: ExperimentFile, settings: Settings = None) -> None:
@@ -56,7 +57,8 @@ def list_names(
     table.add_row("models.client, models.server", ", ".join(models.MODELS))
     table.add_row("data.name", ", ".join(data.SOURCES) + ", or the path of a folder of Parquet or NumPy files")
     table.add_row("data.partition", ", ".join(data.PARTITIONS))
-    table.add_row("data.augment", ", ".join(data.AUGMENTATIONS))
+    for task in TASKS.values():
+        table.add_row(f"data.augment, {task.name}", ", ".join(task.augmentations))
     table.add_row("optimizer.*.name", ", ".join(optimizers.NAMES))
     table.add_row("devices.profile", ", ".join(PROFILES))
     table.add_row("wire.codecs", "PATTERN=CHAIN of " + ", ".join(STAGES))

@@ -47,6 +47,7 @@ from catchment.privacy.inversion import ProbeSettings
 from catchment.robust import ATTACKS, Attack, AttackPlan, SignFlip
 from catchment.robust.aggregators import AGGREGATORS, Aggregator, Mean
 from catchment.robust.inspection import Inspection
+from catchment.tasks import CLASSIFICATION
 
 _DEFAULTS = {"method": "fedavg", "aggregation": "mean", "attack": "none"}  # of tables with a name and its options
 T = TypeVar("T")
@@ -186,6 +187,13 @@ class Experiment:
         attack = None if plan is None else plan.attack
         division = division if plan is None else plan.poison(division)
         client, method = self.models.client, self.build_method()
+        task = division.dataset.task
+        if task is not CLASSIFICATION and not method.any_task:
+            raise ExperimentError(
+                f"{self.method['name']} works with classes of whole images, and the task of {d.name} is {task.name}; "
+                "use a method that exchanges weights, such as fedavg or fedkgf"
+            )
+        task.check_augmentations(d.augment)
         world = World(
             seed=self.seed,
             method=method,

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from catchment import data
-from catchment.data.augment import check as check_augmentations
 from catchment.engines.profiles import PROFILES, DeviceProfile
 from catchment.errors import ExperimentError, at_least
 from catchment.learning.optimizers import OptimizerSettings
@@ -37,7 +36,7 @@ class DataSettings:
     public: float | PublicSettings | None = None  # share of the data that is public, or another set
     validation: float = 0.0  # share of the training data held out, for a measurement after every round
     partition: dict[str, Any] = field(default_factory=lambda: {"name": "iid"})
-    augment: tuple[str, ...] = ()  # "crop", "flip"
+    augment: tuple[str, ...] = ()  # in classification "crop" and "flip"
     download: bool = False  # fetch a missing set from the hub
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
@@ -67,7 +66,6 @@ class DataSettings:
                 f'data.validation is {self.validation}, a share of samples that are dealt, and with partition "own" '
                 "clients bring theirs, which the server cannot divide; leave it out"
             )
-        check_augmentations(self.augment)
 
     @property
     def own(self) -> bool:

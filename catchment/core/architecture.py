@@ -74,6 +74,7 @@ class ModelFacts:
     parameters: int
     macs: Mapping[str, int]  # of one sample's forward pass, by child ("" = the whole module) whose calls are counted
     draws: bool  # uses PyTorch's global generator in training (dropout), so only one may run at a time
+    outputs: tuple[int, ...]  # shape of what it makes of two samples
     spatial: bool  # has 2-d convolutions, which are faster on channels-last images
     features: tuple[int, ...] | None = None  # shape of the features of one sample, if the model has an extractor
 
@@ -95,7 +96,7 @@ def _facts(architecture: Architecture) -> ModelFacts:
         with seeded_globals(0), torch.no_grad():
             before = torch.get_rng_state()
             module.train()
-            module(torch.zeros(2, *shape))
+            outputs = module(torch.zeros(2, *shape))
             draws = not torch.equal(before, torch.get_rng_state())
     except CatchmentError:
         raise
@@ -104,4 +105,5 @@ def _facts(architecture: Architecture) -> ModelFacts:
             f'model "{architecture.name}" cannot take input of shape {list(shape)}: {type(error).__name__}: {error}'
         ) from error
     spatial = any(isinstance(part, nn.Conv2d) for part in module.modules())
-    return ModelFacts(initial, models.parameters(module), counts, draws, spatial, features)
+    shape_of_outputs = tuple(getattr(outputs, "shape", ()))
+    return ModelFacts(initial, models.parameters(module), counts, draws, shape_of_outputs, spatial, features)

@@ -18,11 +18,11 @@ from catchment.data import Batch, Samples, batches
 from catchment.data.batching import batch_sizes
 from catchment.errors import DataError
 from catchment.exchange.request import TRAINING, VALIDATION, Request
-from catchment.learning.evaluation import Score, evaluate
 from catchment.learning.moving_average import MovingAverage
 from catchment.learning.optimizers import load_optimizer_tensors, optimizer_tensors, set_rate
 from catchment.learning.training import Weights, load_weights, tensors_of
 from catchment.randomness import derive
+from catchment.tasks import Score, Task
 
 AVERAGE = "(average)"  # the part of a client's state that is the moving average of its own model
 
@@ -43,6 +43,11 @@ class Client:
         self._drops = max(0, drops) if isinstance(drops, int) else 0  # a server cannot raise the rate of the experiment
         self.average = average or {}  # of the own model, as it is kept; empty: there is none
         self._following: MovingAverage | None = None  # the same while the own model trains
+
+    @property
+    def task(self) -> Task:
+        """What labels, losses and measures are."""
+        return self.world.task
 
     @cached_property
     def train(self) -> Samples:
@@ -152,6 +157,7 @@ class Client:
             augment_seed=derive(world.seed, "augment", self.id, self.round, epoch) if world.augment else 0,
             channels_last=world.client_architecture(self.id).facts.spatial,
             start=start,
+            task=world.task,
         )
 
     def evaluate(self, model: nn.Module, samples: Samples | None = None) -> Score:
@@ -159,7 +165,7 @@ class Client:
         samples = self.test if samples is None else samples
         if not len(samples):
             raise DataError(f"client {self.id} has no samples to test on; put a test split beside its train split")
-        return evaluate(model, samples, self.world.normalise, self.world.device)
+        return self.world.evaluate(model, samples)
 
     def seed(self, *purpose: str | int) -> int:
         """A seed for one purpose within this request."""

@@ -41,7 +41,7 @@ class Values:
 
     kind: Kind
     sizes: tuple[str, ...]
-    dtype: torch.dtype = torch.float32
+    dtype: torch.dtype | None = torch.float32  # None: dtype and range are those of the task's labels
     low: float = -LARGEST_NUMBER
     high: float | str = LARGEST_NUMBER  # a name stands for a size: numbers are below it
     least: int = 0  # rows
@@ -81,6 +81,11 @@ def logits(rows: str) -> Values:
 def labels(rows: str, least: int = 0) -> Values:
     """Classes of samples."""
     return Values("labels", (rows,), torch.int64, 0, "C", least)
+
+
+def targets(rows: str) -> Values:
+    """Labels of samples, whatever the task."""
+    return Values("labels", (rows, "*label"), None)
 
 
 def ids(rows: str) -> Values:
@@ -139,7 +144,8 @@ def _described(reply: type[Payload]) -> dict[str, tuple[Declaration | None, str]
         declaration = declared[field.name]
         if isinstance(declaration, Values):
             sizes = ", ".join(size.lstrip("*") for size in declaration.sizes)
-            shape = f"{str(declaration.dtype).removeprefix('torch.')} [{sizes}]"
+            dtype = "" if declaration.dtype is None else f"{str(declaration.dtype).removeprefix('torch.')} "
+            shape = f"{dtype}[{sizes}]"
         elif isinstance(declaration, Like):
             words = declaration.reference.__name__.replace("_", " ")
             shape = f"{'part of ' if declaration.part else ''}{words}"

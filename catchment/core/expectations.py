@@ -286,7 +286,8 @@ def _resolve(reply: type[Payload], world: World | None, client: int) -> Expectat
 
 def _array(declared: Values, world: World, client: int) -> Array:
     facts = world.client_architecture(client).facts
-    shapes = {"*features": facts.features or (), "*image": world.data.dataset.shape}
+    label = world.task.label(world.classes)
+    shapes = {"*features": facts.features or (), "*image": world.data.dataset.shape, "*label": label.shape}
     numbers = {
         "C": world.classes,
         "N_0": 0 if world.data.public is None else len(world.data.public),
@@ -300,6 +301,8 @@ def _array(declared: Values, world: World, client: int) -> Array:
             continue
         name, _, most = text.partition(" <= ")
         sizes.append(Size(name, numbers[most]) if most else Size(name, numbers[name], equal=True))
+    if declared.dtype is None:
+        return Array(label.dtype, tuple(sizes), label.low, label.high, declared.least)
     high = declared.high
     if isinstance(high, str):
         high = (numbers[high] or 1) - 1

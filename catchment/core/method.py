@@ -49,6 +49,9 @@ class Method(ABC, Generic[State]):
     models: ClassVar[tuple[str, ...]] = ()  # fields of State that are models: modules, weights, or dicts of either
     derives_weights: ClassVar[bool] = False  # clients draw their first weights themselves: the server sends none
     takes_features: ClassVar[bool] = False  # the server's model goes on from the clients' features
+    any_task: ClassVar[bool] = (
+        False  # takes the loss from `client.task`, and needs neither logits nor one class a sample
+    )
     aggregates: ClassVar[bool] = False  # uses `server.aggregator`, so that [aggregation] can replace the mean
 
     @property

@@ -16,11 +16,11 @@ from catchment.core.spool import Spool
 from catchment.core.versions import ClientState
 from catchment.core.world import World
 from catchment.data import Batch, Samples, batches
-from catchment.learning.evaluation import Score, evaluate
 from catchment.learning.optimizers import OptimizerSettings, set_rate
 from catchment.learning.training import Weights, load_weights, tensors_of
 from catchment.randomness import derive
 from catchment.robust.aggregators import Aggregator
+from catchment.tasks import Score, Task
 
 
 class Trainable(Protocol):
@@ -47,6 +47,11 @@ class Server:
     def rounds(self) -> int:
         """How many rounds the run has."""
         return self.world.rounds
+
+    @property
+    def task(self) -> Task:
+        """What labels, losses and measures are."""
+        return self.world.task
 
     @property
     def test(self) -> Samples:
@@ -124,12 +129,13 @@ class Server:
                 augment=world.augment if augment else (),
                 augment_seed=self.seed("augment", epoch),
                 channels_last=True,
+                task=world.task,
             ):
                 yield batch.to(world.device)
 
     def evaluate(self, model: nn.Module, samples: Samples | None = None) -> Score:
         """Score a model on the test set (or on `samples`)."""
-        return evaluate(model, self.test if samples is None else samples, self.world.normalise, self.world.device)
+        return self.world.evaluate(model, self.test if samples is None else samples)
 
     def seed(self, *purpose: str | int) -> int:
         """A seed for one purpose of the server in this round."""

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from catchment import models
 from catchment.codecs import Wire
@@ -16,11 +16,13 @@ from catchment.core.architecture import Architecture
 from catchment.core.method import Method
 from catchment.data import Division, Normalisation, Samples
 from catchment.errors import DataError, ExperimentError, ModelError
+from catchment.learning.evaluation import evaluate
 from catchment.learning.optimizers import OptimizerSettings
 from catchment.learning.precision import Precision
 from catchment.learning.training import Weights
 from catchment.randomness import derive
 from catchment.robust.aggregators import Aggregator, Mean
+from catchment.tasks import Score, Task
 
 CPU = torch.device("cpu")
 
@@ -58,6 +60,11 @@ class World:
         return len(self.data.dataset.classes)
 
     @property
+    def task(self) -> Task:
+        """What labels, losses and measures are."""
+        return self.data.dataset.task
+
+    @property
     def normalise(self) -> Normalisation:
         """Pixels to numbers."""
         return self.data.dataset.normalise
@@ -90,7 +97,7 @@ class World:
     def check_models(self) -> None:
         """Try every model; a server half must take the features of every client's extractor."""
         for architecture in dict.fromkeys(self.client_architectures):
-            _ = architecture.facts
+            self._check_outputs(architecture)
         if self.server_model is None:
             self._check_weights(*self.client_architectures)
             return
@@ -98,8 +105,12 @@ class World:
         if models.is_half(server.name):
             for edge in dict.fromkeys(self.client_architectures):
                 models.check_pair(edge.build(), server.build(), edge.shape, self.classes, edge.name, server.name)
-        _ = server.facts
+        self._check_outputs(server)
         self._check_weights(*self.client_architectures, server)
+
+    def _check_outputs(self, architecture: Architecture) -> None:
+        if why := self.task.refuses_model(architecture.facts.outputs, self.classes):
+            raise ModelError(f'model "{architecture.name}" is not for {self.task.name}: {why}')
 
     def _check_weights(self, *architectures: Architecture) -> None:
         if self.weights and not any(architecture.fitting for architecture in architectures):
@@ -146,6 +157,10 @@ class World:
         """The first weights of a client's own model, on the CPU: other than those of other clients and the server."""
         architecture = self.client_architecture(client)
         return architecture.first_weights(derive(self.seed, "model", architecture.name, "client", client))
+
+    def evaluate(self, model: nn.Module, samples: Samples) -> Score:
+        """What a model reaches on some samples, by the measures of the task."""
+        return evaluate(model, samples, self.normalise, self.device, self.task, self.data.dataset.classes)
 
     def private(self, client: int) -> Samples:
         """The training data of one client."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from catchment.data.augment import AUGMENTATIONS
 from catchment.data.batching import Batch, batches
 from catchment.data.division import Division, describe, divide, own_division
 from catchment.data.partition import OWN, PARTITIONS
@@ -12,7 +11,6 @@ from catchment.data.sources import STATISTICS, load
 SOURCES = tuple(STATISTICS)  # the names that `load` knows
 
 __all__ = [
-    "AUGMENTATIONS",
     "OWN",
     "PARTITIONS",
     "SOURCES",

@@ -8,17 +8,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from catchment.data.augment import augmented, check
 from catchment.data.samples import Samples
 from catchment.errors import ExperimentError
 from catchment.randomness import torch_generator
+from catchment.tasks import CLASSIFICATION, Rows, Task
 
 
 class Batch(NamedTuple):
     """A few samples, ready for a model."""
 
     images: Tensor  # float32 [B, C, H, W], normalised
-    labels: Tensor  # int64 [B]
+    labels: Tensor  # [B, ...]: of the task, in classification int64 [B]
     ids: Tensor  # int64 [B]
 
     def to(self, device: torch.device) -> Batch:
@@ -36,6 +36,7 @@ def batches(
     augment_seed: int = 0,
     channels_last: bool = False,
     start: int = 0,
+    task: Task = CLASSIFICATION,
 ) -> Iterator[Batch]:
     """One epoch, shuffled by `seed`, or in order if it is None; from batch number `start` on.
 
@@ -45,8 +46,8 @@ def batches(
     """
     if size < 1:
         raise ExperimentError(f"batch size {size} must be at least 1")
-    check(augment)
-    return _epoch(samples, size, normalise, seed, augment, augment_seed, channels_last, start)
+    task.check_augmentations(augment)
+    return _epoch(samples, size, normalise, seed, augment, augment_seed, channels_last, start, task)
 
 
 def _epoch(
@@ -58,6 +59,7 @@ def _epoch(
     augment_seed: int,
     channels_last: bool,
     start: int,
+    task: Task,
 ) -> Iterator[Batch]:
     order = samples.index
     if seed is not None:
@@ -68,7 +70,8 @@ def _epoch(
     ids_of_batches = order.split_with_sizes(sizes)
     for images, ids in zip(_images(samples, order, ids_of_batches), ids_of_batches):
         if augment:
-            images = augmented(images, ids, augment, augment_seed)
+            batch, everything = Rows(images, labels, ids), Rows(samples.images, samples.labels, samples.index)
+            images, labels = task.augment(batch, everything, augment, augment_seed)
         images = normalise(images)
         if channels_last:
             images = images.contiguous(memory_format=torch.channels_last)

@@ -17,6 +17,7 @@ from catchment.data.sources import numbered, samples_of
 from catchment.data.splits import find_split
 from catchment.errors import DataError, ExperimentError, UserError
 from catchment.randomness import numpy_generator
+from catchment.tasks import CLASSIFICATION, TASKS
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +35,7 @@ class Division:
     @property
     def public_is_labelled(self) -> bool:
         """Whether there are public samples with labels of the private classes."""
-        return self.public is not None and bool((self.public.targets >= 0).all())
+        return self.public is not None and not self.dataset.task.refuses(self.public.targets, len(self.dataset.classes))
 
     def client(self, number: int) -> Samples:
         """The training samples of one client."""
@@ -67,13 +68,16 @@ def divide(
     if validation:
         held_out, train = _split(train, validation, seed, "validation", "train")
     if isinstance(public, Dataset):
+        if dataset.task is not CLASSIFICATION or public.task is not CLASSIFICATION:
+            raise ExperimentError("data.public is another data set, which is possible in classification alone")
         public_train = _foreign(public, dataset)
     elif public is not None:
         if not 0 < public < 1:
             raise ExperimentError(f"data.public = {public!r} must be a share between 0 and 1")
         public_train, train = _split(train, public, seed, "public", "train")
         public_test, test = _split(test, public, seed, "public", "test")
-    positions = deal(train.targets.numpy(), clients, partition, numpy_generator(seed, "partition"))
+    labels = dataset.task.main_classes(train.targets, len(dataset.classes)).numpy()
+    positions = deal(labels, clients, partition, numpy_generator(seed, "partition"))
     rows = tuple(train.index[torch.from_numpy(own)] for own in positions)
     if partition["name"] == OWN:
         return Division(dataset, rows, test, dataset.public, None, own=True)
@@ -99,15 +103,15 @@ def own_division(folder: Path, form: Form, client: int, clients: int) -> Divisio
             "copy the server's public split to every client"
         )
     test = _own_samples(folder, "test", form) or _own_samples(folder, "validation", form) or empty
-    dataset = Dataset(train, test, form.classes, form.normalise, public)
+    dataset = Dataset(train, test, form.classes, form.normalise, public, TASKS[form.task])
     rows = tuple(train.index if number == client else empty.index for number in range(clients))
     return Division(dataset, rows, test, public, None, own=True)
 
 
 def describe(division: Division) -> list[list[int]]:
-    """How many samples of each class each client has."""
-    classes = len(division.dataset.classes)
-    return [division.client(k).counts(classes).tolist() for k in range(len(division.clients))]
+    """How much of each class each client has."""
+    task, classes = division.dataset.task, len(division.dataset.classes)
+    return [task.counts(division.client(k).targets, classes).tolist() for k in range(len(division.clients))]
 
 
 def _own_samples(folder: Path, part: str, form: Form) -> Samples | None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from catchment.errors import DataError
+from catchment.tasks import CLASSIFICATION, TASKS, Task
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,14 +20,12 @@ class Samples:
     """Some rows of a set's images and labels; nothing is copied. A sample's id is its row number."""
 
     images: Tensor  # uint8 [N, C, H, W], or float32 if normalised already; shared by all views of a set
-    labels: Tensor  # int64 [N], shared too
+    labels: Tensor  # [N, ...], shared too: as the task says, in classification int64 [N]
     index: Tensor  # int64 [n], the rows of this view
 
     def __post_init__(self) -> None:
         if self.images.ndim != 4 or self.images.dtype not in (torch.uint8, torch.float32):
             raise DataError(f"images are {_described(self.images)}, expected uint8 or float32 of shape [N, C, H, W]")
-        if self.labels.ndim != 1 or self.labels.dtype != torch.int64:
-            raise DataError(f"labels are {_described(self.labels)}, expected int64 of shape [N]")
         if len(self.images) != len(self.labels):
             raise DataError(f"{len(self.images)} images came with {len(self.labels)} labels")
 
@@ -40,16 +39,12 @@ class Samples:
 
     @property
     def targets(self) -> Tensor:
-        """The labels of this view, `[n]`."""
+        """The labels of this view, `[n, ...]`."""
         return self.labels[self.index]
 
     def select(self, positions: Tensor) -> Samples:
         """The samples at some positions of this view (0 to n - 1)."""
         return Samples(self.images, self.labels, self.index[positions])
-
-    def counts(self, classes: int) -> Tensor:
-        """How many samples of each class this view has, `[classes]`."""
-        return torch.bincount(self.targets, minlength=classes)
 
 
 @dataclass(frozen=True)
@@ -91,6 +86,7 @@ class Form:
     classes: tuple[str, ...]  # names, in the order of their numbers
     normalise: Normalisation
     public: int = 0  # samples that everybody has
+    task: str = CLASSIFICATION.name
 
     def to_dict(self) -> dict[str, Any]:
         """For a message or a file, as JSON."""
@@ -108,6 +104,7 @@ class Form:
                     float(normalise["scale"]), tuple(map(float, normalise["mean"])), tuple(map(float, normalise["std"]))
                 ),
                 int(table["public"]),
+                TASKS[table.get("task", CLASSIFICATION.name)].name,
             )
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"a form of data cannot be read from {table} ({type(error).__name__}: {error})") from None
@@ -122,20 +119,17 @@ class Dataset:
     classes: tuple[str, ...]
     normalise: Normalisation
     public: Samples | None = None  # where clients bring data of their own: what everybody has
+    task: Task = CLASSIFICATION
 
     def __post_init__(self) -> None:
         parts = {"train": self.train, "test": self.test}
         if self.public is not None:
             parts["public"] = self.public
         for part, samples in parts.items():
+            if why := self.task.refuses(samples.labels, len(self.classes)):
+                raise DataError(f"{part} part: {why}")
             if not len(samples.labels):
                 continue
-            low, high = int(samples.labels.min()), int(samples.labels.max())
-            if low < 0 or high >= len(self.classes):
-                raise DataError(
-                    f"the {part} part has labels from {low} to {high}, "
-                    f"but {len(self.classes)} classes are numbered 0 to {len(self.classes) - 1}"
-                )
             if samples.images.shape[1:] != self.train.images.shape[1:]:
                 raise DataError(
                     f"train images are {list(self.shape)} but {part} images are {list(samples.images.shape[1:])} "
@@ -155,7 +149,8 @@ class Dataset:
     @property
     def form(self) -> Form:
         """What the data of other clients must agree with."""
-        return Form(self.shape, self.classes, self.normalise, 0 if self.public is None else len(self.public))
+        public = 0 if self.public is None else len(self.public)
+        return Form(self.shape, self.classes, self.normalise, public, self.task.name)
 
     @classmethod
     def of(

@@ -16,12 +16,12 @@ from catchment.core.server import Server
 from catchment.core.spool import Spool
 from catchment.core.world import World
 from catchment.data import Batch
-from catchment.data.augment import shifted
 from catchment.data.batching import batch_sizes
 from catchment.errors import ExperimentError
 from catchment.exchange.payload import Payload
 from catchment.families import checks
 from catchment.randomness import per_sample
+from catchment.tasks.pixels import shifted
 
 MOST_WEIGHT = 10.0  # of an upload: what a client sends that was away for long must not be one giant step
 

@@ -80,6 +80,7 @@ class OneModel(Method[GlobalState]):
     """A method in which all have the global model; what it does in a round is its own."""
 
     models: ClassVar[tuple[str, ...]] = ("weights",)
+    any_task: ClassVar[bool] = True
 
     def check(self, world: World) -> None:
         """Weights can be put together only if all clients have one architecture."""

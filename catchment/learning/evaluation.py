@@ -1,29 +1,14 @@
-"""Accuracy and loss of a model on a set of samples. Knows nothing of federation."""
+"""What a model reaches on a set of samples. Knows nothing of federation."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from catchment.data import Batch, Normalisation, Samples, batches
-
-EVALUATION_BATCH = 500
-
-
-class Score(NamedTuple):
-    """Result of one evaluation."""
-
-    accuracy: float
-    loss: float
-    samples: int
-
-    def as_dict(self) -> dict[str, float]:
-        """For metrics."""
-        return {"accuracy": self.accuracy, "loss": self.loss}
+from catchment.tasks import CLASSIFICATION, Score, Task
 
 
 def evaluate(
@@ -31,22 +16,23 @@ def evaluate(
     samples: Samples,
     normalise: Normalisation,
     device: torch.device | None = None,
+    task: Task = CLASSIFICATION,
+    classes: Sequence[str] = (),
 ) -> Score:
     """Score a model in eval mode; its mode is restored."""
+
+    def results() -> Iterator[tuple[Tensor, Tensor]]:
+        for batch in batches(samples, task.evaluation_batch, normalise=normalise, seed=None):
+            yield model(batch.images.to(device)), batch.labels.to(device)
+
     training = isinstance(model, nn.Module) and model.training
     if isinstance(model, nn.Module):
         model.eval()
-    correct, loss = 0, 0.0
     with torch.inference_mode():
-        for batch in batches(samples, EVALUATION_BATCH, normalise=normalise, seed=None):
-            logits = model(batch.images.to(device))
-            labels = batch.labels.to(device)
-            correct += int((logits.argmax(1) == labels).sum())
-            loss += float(F.cross_entropy(logits, labels, reduction="sum"))
+        score = task.score(results(), classes)
     if isinstance(model, nn.Module):
         model.train(training)
-    count = max(len(samples), 1)
-    return Score(correct / count, loss / count, len(samples))
+    return score
 
 
 def predict(model: nn.Module, batches: Iterable[Batch], classes: int) -> Tensor:

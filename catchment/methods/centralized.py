@@ -16,13 +16,13 @@ from statistics import fmean
 from typing import Annotated, ClassVar, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from catchment.core.client import Client
-from catchment.core.declarations import images, labels
+from catchment.core.declarations import images, targets
 from catchment.core.fleet import Fleet
 from catchment.core.method import Method, Metrics, on_client
+from catchment.core.replies import Reply
 from catchment.core.server import Server
 from catchment.core.versions import ClientState
 from catchment.core.world import World
@@ -44,7 +44,7 @@ class AllData(Payload):
     """A client's training data."""
 
     images: Annotated[Tensor, images("N_k")]
-    labels: Annotated[Tensor, labels("N_k")]
+    labels: Annotated[Tensor, targets("N_k")]
 
 
 @dataclass
@@ -52,7 +52,7 @@ class State:
     """The pooled data, the models by name and their optimisers."""
 
     images: Tensor | None  # [N, C, H, W]; None until the clients sent theirs
-    labels: Tensor | None  # [N]
+    labels: Tensor | None  # [N, ...]
     models: dict[str, nn.Module]
     optimizers: dict[str, torch.optim.Optimizer]
 
@@ -62,6 +62,7 @@ class Centralized(Method[State]):
     """Everything on the server."""
 
     models: ClassVar[tuple[str, ...]] = ("models",)
+    any_task: ClassVar[bool] = True
     model: Literal["client", "server"] = "client"
     client_epochs: int = 1
     server_epochs: int = 1
@@ -99,7 +100,13 @@ class Centralized(Method[State]):
     def round(self, server: Server, state: State, fleet: Fleet) -> None:
         """Collect the data once, then train."""
         if state.images is None or state.labels is None:
-            replies = list(fleet.ask(self.send_data, dict.fromkeys(fleet.clients(), SendData()), in_order=True))
+            world = server.world
+
+            def accept(reply: Reply[AllData]) -> str:
+                return world.task.refuses(reply.body.labels, world.classes)
+
+            bodies = dict.fromkeys(fleet.clients(), SendData())
+            replies = list(fleet.ask(self.send_data, bodies, in_order=True, accept=accept))
             if not replies:
                 return
             parts = [(reply.body.images, reply.body.labels) for reply in replies]
@@ -114,7 +121,7 @@ class Centralized(Method[State]):
             fit(
                 state.optimizers[name],
                 server.batches(samples, self.settings(server.world).batch_size, epochs=epochs),
-                lambda batch, model=model: F.cross_entropy(model(batch.images), batch.labels),  # type: ignore[misc]
+                lambda batch, model=model: server.task.loss(model(batch.images), batch.labels),  # type: ignore[misc]
             )
 
     @on_client

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from catchment.codecs import Chain, Context, Parts, Rule, Stage, put
@@ -118,12 +117,12 @@ class DGC(OneModel):
 
     @on_client
     def local_training(self, client: Client, request: ClippedTask) -> LocalParameters:
-        """Some epochs of cross-entropy from the global weights; the change is clipped."""
+        """Some epochs of the task's loss from the global weights; the change is clipped."""
         model = client.model(request.weights)
         loss = fit(
             client.optimizer(model),
             client.batches(epochs=self.client_epochs),
-            lambda batch: F.cross_entropy(model(batch.images), batch.labels),
+            lambda batch: client.task.loss(model(batch.images), batch.labels),
         )
         weights = parameters_of(model)
         if request.norm is not None:

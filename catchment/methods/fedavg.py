@@ -12,8 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch.nn.functional as F
-
 from catchment.core.client import Client
 from catchment.core.fleet import Fleet
 from catchment.core.method import on_client
@@ -44,11 +42,11 @@ class FedAvg(OneModel):
 
     @on_client
     def local_training(self, client: Client, request: GlobalModel) -> LocalModel:
-        """Some epochs of cross-entropy from the global weights."""
+        """Some epochs of the task's loss from the global weights."""
         model = client.model(request.weights)
         loss = fit(
             client.optimizer(model),
             client.batches(epochs=self.client_epochs),
-            lambda batch: F.cross_entropy(model(batch.images), batch.labels),
+            lambda batch: client.task.loss(model(batch.images), batch.labels),
         )
         return LocalModel(model.state_dict(), len(client.train), loss)

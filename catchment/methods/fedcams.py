@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from catchment.core.client import Client
@@ -49,6 +48,7 @@ class FedCAMS(Method[State]):
     """Compressed changes, and an adaptive step of the server."""
 
     models: ClassVar[tuple[str, ...]] = ("weights",)
+    any_task: ClassVar[bool] = True
     aggregates: ClassVar[bool] = True
     client_epochs: int = 1
     compressor: Literal["sign", "topk"] = "sign"
@@ -104,12 +104,12 @@ class FedCAMS(Method[State]):
 
     @on_client
     def local_training(self, client: Client, request: GlobalModel) -> LocalParameters:
-        """Some epochs of cross-entropy from the global weights."""
+        """Some epochs of the task's loss from the global weights."""
         model = client.model(request.weights)
         loss = fit(
             client.optimizer(model),
             client.batches(epochs=self.client_epochs),
-            lambda batch: F.cross_entropy(model(batch.images), batch.labels),
+            lambda batch: client.task.loss(model(batch.images), batch.labels),
         )
         return LocalParameters(parameters_of(model), buffers_of(model), len(client.train), loss)
 

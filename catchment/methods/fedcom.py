@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from catchment.core.client import Client
@@ -92,7 +91,7 @@ class FedCOM(OneModel):
         own = {name: tensor.to(client.world.device) for name, tensor in delta.items()}
 
         def corrected(batch: Batch) -> Tensor:
-            loss = F.cross_entropy(model(batch.images), batch.labels)
+            loss = client.task.loss(model(batch.images), batch.labels)
             tracked = [(own[name] * w).sum() for name, w in model.named_parameters() if name in own]
             return loss - torch.stack(tracked).sum() if tracked else loss  # its gradient is g - delta_k
 

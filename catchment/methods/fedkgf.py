@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from typing import Annotated, TypeVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from catchment.core.architecture import Architecture
@@ -129,12 +128,12 @@ class FedKGF(OneModel):
 
     @on_client
     def local_training(self, client: Client, request: Task) -> Modules:
-        """Some epochs of cross-entropy from the global weights; generated kernels are left behind."""
+        """Some epochs of the task's loss from the global weights; generated kernels are left behind."""
         model = client.model(request.weights)
         anchor = {name: tensor.to(client.world.device) for name, tensor in request.weights.items()}
 
         def objective(batch: Batch) -> Tensor:
-            loss = F.cross_entropy(model(batch.images), batch.labels)
+            loss = client.task.loss(model(batch.images), batch.labels)
             return loss + self.mu / 2 * squared_distance(model, anchor) if self.mu else loss
 
         loss = fit(client.optimizer(model), client.batches(epochs=self.client_epochs), objective)

@@ -17,7 +17,6 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -77,6 +76,7 @@ class FedPM(Method[State]):
     """Masks over frozen random weights."""
 
     models: ClassVar[tuple[str, ...]] = ("theta", "buffers")
+    any_task: ClassVar[bool] = True
     derives_weights: ClassVar[bool] = True
     client_epochs: int = 1
     clamp: float = 0.01  # probabilities stay as far from 0 and 1
@@ -140,7 +140,7 @@ class FedPM(Method[State]):
                     weights[name] = fixed[name] * (theta + (mask - theta).detach())  # straight through
                 else:
                     weights[name] = fixed[name]
-            return F.cross_entropy(functional_call(model, weights, (batch.images,)), batch.labels)
+            return client.task.loss(functional_call(model, weights, (batch.images,)), batch.labels)
 
         loss = fit(client.optimizer(model), client.batches(epochs=self.client_epochs), masked_loss)
         trained = {name: w.cpu().sigmoid() for name, w in parameters_of(model).items() if name in s}

@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from catchment.core.client import Client
@@ -44,12 +43,12 @@ class FedProx(OneModel):
 
     @on_client
     def local_training(self, client: Client, request: GlobalModel) -> LocalModel:
-        """Some epochs of cross-entropy, held back towards the global weights (equation 2 of the paper)."""
+        """Some epochs of the task's loss, held back towards the global weights (equation 2 of the paper)."""
         model = client.model(request.weights)
         anchor = {name: tensor.to(client.world.device) for name, tensor in request.weights.items()}
 
         def h_k(batch: Batch) -> Tensor:
-            return F.cross_entropy(model(batch.images), batch.labels) + self.mu / 2 * squared_distance(model, anchor)
+            return client.task.loss(model(batch.images), batch.labels) + self.mu / 2 * squared_distance(model, anchor)
 
         loss = fit(client.optimizer(model), client.batches(epochs=self.client_epochs), h_k)
         return LocalModel(model.state_dict(), len(client.train), loss)

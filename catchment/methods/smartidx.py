@@ -16,7 +16,6 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from catchment.codecs import Chain, Context, Form, Layout, Parts, Rule, Stage, put
@@ -68,12 +67,12 @@ class SmartIdx(OneModel):
 
     @on_client
     def local_training(self, client: Client, request: GlobalModel) -> LocalParameters:
-        """Some epochs of cross-entropy from the global weights."""
+        """Some epochs of the task's loss from the global weights."""
         model = client.model(request.weights)
         loss = fit(
             client.optimizer(model),
             client.batches(epochs=self.client_epochs),
-            lambda batch: F.cross_entropy(model(batch.images), batch.labels),
+            lambda batch: client.task.loss(model(batch.images), batch.labels),
         )
         return LocalParameters(parameters_of(model), buffers_of(model), len(client.train), loss)
 

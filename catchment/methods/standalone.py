@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from catchment.core.client import Client
@@ -62,6 +61,7 @@ class Standalone(Method[State]):
     """Each party alone."""
 
     models: ClassVar[tuple[str, ...]] = ("model",)
+    any_task: ClassVar[bool] = True
     persistent: ClassVar[tuple[str, ...]] = ("model", "optimizer")
     derives_weights: ClassVar[bool] = True
     client_epochs: int = 1
@@ -97,7 +97,7 @@ class Standalone(Method[State]):
             fit(
                 state.optimizer,
                 server.batches(server.public, size, epochs=self.server_epochs),
-                lambda batch: F.cross_entropy(model(batch.images), batch.labels),
+                lambda batch: server.task.loss(model(batch.images), batch.labels),
             )
         for _ in fleet.ask(self.local_training, dict.fromkeys(fleet.cohort(), Go())):
             pass
@@ -109,7 +109,7 @@ class Standalone(Method[State]):
         loss = fit(
             optimizer,
             client.batches(epochs=self.client_epochs),
-            lambda batch: F.cross_entropy(model(batch.images), batch.labels),
+            lambda batch: client.task.loss(model(batch.images), batch.labels),
         )
         client.keep(model, optimizer)
         return Done(loss)

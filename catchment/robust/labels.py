@@ -12,6 +12,7 @@ from catchment.data.samples import Samples
 from catchment.errors import ExperimentError
 from catchment.randomness import derive, torch_generator
 from catchment.robust.attack import Attack
+from catchment.tasks import CLASSIFICATION
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,9 @@ class LabelFlip(Attack):
 
     def poison(self, data: Division, attackers: Sequence[int], seed: int) -> Division:
         """The same samples, those of the attackers with other labels."""
-        train = data.dataset.train
+        task, train = data.dataset.task, data.dataset.train
+        if task is not CLASSIFICATION:
+            raise ExperimentError(f"attack label-flip changes the class of an image, and the task is {task.name}")
         labels = train.labels.clone()
         for client in attackers:
             rows = data.clients[client]

@@ -12,7 +12,7 @@ ROOT = Path(catchment.__file__).parent
 LAYERS = (
     "errors", "version", "names", "randomness", "process", "files",  # modules that anybody may use
     "exchange",  # what travels
-    "data", "models", "learning",  # machine learning, which knows nothing of federation
+    "tasks", "data", "models", "learning",  # machine learning, which knows nothing of federation
     "codecs", "robust", "costs",  # what looks at messages
     "core",  # the interface between algorithms and engines
     "families", "methods",
@@ -171,9 +171,9 @@ def test_messages_know_nobody(module):
     assert parts_imported(module) <= {"exchange", "errors"}
 
 
-@pytest.mark.parametrize("module", modules_of("data", "models", "learning"))
+@pytest.mark.parametrize("module", modules_of("tasks", "data", "models", "learning"))
 def test_machine_learning_knows_nothing_of_federation(module):
-    assert parts_imported(module) <= {"data", "models", "learning", "errors", "names", "randomness"}
+    assert parts_imported(module) <= {"tasks", "data", "models", "learning", "errors", "names", "randomness"}
 
 
 @pytest.mark.parametrize("module", modules_of("codecs"))

@@ -189,7 +189,9 @@ def test_an_unknown_server_model_is_found_before_training():
 
 
 def test_an_unknown_augmentation_is_found_before_training():
-    assert world_error("data.augment", ["flp"]) == '[data] unknown augmentation "flp"; did you mean "flip"?'
+    assert world_error("data.augment", ["flp"]) == (
+        'data.augment has "flp", which is none of classification; did you mean "flip"?'
+    )
 
 
 def test_methods_refuse_worlds_in_which_they_cannot_work():

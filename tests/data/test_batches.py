@@ -10,9 +10,9 @@ from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
 from catchment.data import Batch, Normalisation, Samples, batches
-from catchment.data.augment import shifted
 from catchment.errors import ExperimentError
 from catchment.randomness import per_sample
+from catchment.tasks.pixels import shifted
 
 PLAIN = Normalisation(1, (0.0,), (1.0,))  # pixels as they are, but float
 
@@ -204,7 +204,7 @@ def test_the_augmentation_seed_decides() -> None:
 
 
 def test_wrong_arguments_are_refused_before_the_first_batch() -> None:
-    with pytest.raises(ExperimentError, match=r'unknown augmentation "flp"; did you mean "flip"\?'):
+    with pytest.raises(ExperimentError, match=r'data.augment has "flp".* did you mean "flip"\?'):
         batches(make(4), 2, normalise=PLAIN, seed=None, augment=("crop", "flp"))
     with pytest.raises(ExperimentError, match="batch size 0 must be at least 1"):
         batches(make(4), 0, normalise=PLAIN, seed=None)

@@ -7,6 +7,7 @@ import torch
 
 from catchment.data import Dataset, Division, Normalisation, Samples, describe, divide
 from catchment.errors import DataError, ExperimentError
+from catchment.tasks import CLASSIFICATION
 
 IID = {"name": "iid"}
 
@@ -81,7 +82,7 @@ def test_the_seed_decides_the_division() -> None:
 
 def test_ten_thousand_clients() -> None:
     division = divide(make(20_000), 10_000, IID, None, 0)
-    assert describe(division)[9_999] == division.client(9_999).counts(4).tolist()
+    assert describe(division)[9_999] == CLASSIFICATION.counts(division.client(9_999).targets, 4).tolist()
     assert len(division.private) == 20_000
 
 

@@ -8,18 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from catchment.errors import ExperimentError
-from catchment.names import did_you_mean
 from catchment.randomness import per_sample
 
 AUGMENTATIONS = ("crop", "flip")
-
-
-def check(names: Sequence[str]) -> None:
-    """Refuse unknown augmentations."""
-    for name in names:
-        if name not in AUGMENTATIONS:
-            raise ExperimentError(f'unknown augmentation "{name}"; {did_you_mean(name, AUGMENTATIONS)}')
 
 
 def augmented(images: Tensor, ids: Tensor, names: Sequence[str], seed: int) -> Tensor:

@@ -1,0 +1,9 @@
+"""Tasks: what labels, losses and measures are. They work on tensors, and know nothing of data sets or models."""
+
+from catchment.tasks.classification import CLASSIFICATION, Classification
+from catchment.tasks.task import Label, Rows, Score, Task
+
+TASKS: dict[str, Task] = {task.name: task for task in (CLASSIFICATION,)}
+"""The built-in tasks by name."""
+
+__all__ = ["CLASSIFICATION", "TASKS", "Classification", "Label", "Rows", "Score", "Task"]
