@@ -69,13 +69,14 @@ def _epoch(
         order, sizes = order[sum(sizes[:start]) :], sizes[start:]
     ids_of_batches = order.split_with_sizes(sizes)
     for images, ids in zip(_images(samples, order, ids_of_batches), ids_of_batches):
+        labels = samples.labels.index_select(0, ids)
         if augment:
             batch, everything = Rows(images, labels, ids), Rows(samples.images, samples.labels, samples.index)
             images, labels = task.augment(batch, everything, augment, augment_seed)
         images = normalise(images)
         if channels_last:
             images = images.contiguous(memory_format=torch.channels_last)
-        yield Batch(images, samples.labels.index_select(0, ids), ids)
+        yield Batch(images, labels, ids)
 
 
 def batch_sizes(count: int, size: int) -> list[int]:
