@@ -1,10 +1,11 @@
-"""Seconds of a round of FedGKT beside a bare PyTorch loop that does the same arithmetic in channels-last.
+"""CPU seconds of a round of FedGKT beside a bare PyTorch loop that does the same arithmetic in channels-last.
 
-    python benchmarks/fedgkt.py             # some minutes; use an otherwise idle machine
+    python benchmarks/fedgkt.py             # some minutes; an otherwise idle machine has less noise
 
 Four clients with ResNet-8, a server with ResNet-19, 32x32 images, both directions of distillation, one epoch on each
 side. The loop keeps everything in lists: no messages, no bytes, no spool, no derived randomness. Each measurement is a
-fresh process, repeats are interleaved, medians are reported. Results go to `benchmarks/results/fedgkt.json`.
+fresh process of one thread, repeats are interleaved, medians are reported. Results go to
+`benchmarks/results/fedgkt.json`.
 """
 
 from __future__ import annotations
@@ -54,19 +55,19 @@ def experiment():
 
 
 def engine() -> list[float]:
-    """Seconds of each round through the engine; the last one, which evaluates, is left out."""
+    """CPU seconds of each round through the engine; the last one, which evaluates, is left out."""
     import torch
 
     import catchment
 
     torch.set_num_threads(1)
-    marks = [time.perf_counter()]
-    catchment.run(experiment(), observe=lambda record: marks.append(time.perf_counter()))
+    marks = [time.process_time()]
+    catchment.run(experiment(), observe=lambda record: marks.append(time.process_time()))
     return [b - a for a, b in itertools.pairwise(marks)][:-1]
 
 
 def bare() -> list[float]:
-    """Seconds of each round in a plain loop."""
+    """CPU seconds of each round in a plain loop."""
     import torch
     import torch.nn.functional as F
 
@@ -88,7 +89,7 @@ def bare() -> list[float]:
 
     seconds = []
     for _ in range(ROUNDS - 1):
-        began = time.perf_counter()
+        began = time.process_time()
         uploads = []
         for k, edge in enumerate(edges):
             pixels, labels = data[k]
@@ -116,7 +117,7 @@ def bare() -> list[float]:
             loss(logits, labels[rows], z_k[rows]).backward()
             optimizers[-1].step()
         answers = list(z_s.split(SAMPLES))
-        seconds.append(time.perf_counter() - began)
+        seconds.append(time.process_time() - began)
     return seconds
 
 
@@ -143,7 +144,7 @@ def main() -> None:
         "round_s": medians, "over_bare": statistics.median(ratios), "all_round_s": seconds,
     }  # fmt: skip
     RESULTS.write_text(json.dumps(measured, indent=2) + "\n")
-    print(f"bare {medians['bare']:.2f} s a round, Catchment {medians['engine']:.2f} s: {measured['over_bare']:.3f}")
+    print(f"bare {medians['bare']:.2f} s per round, Catchment {medians['engine']:.2f} s: {measured['over_bare']:.3f}")
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ from catchment.config.settings import (
 )
 from catchment.config.tables import changed, parse_toml, plain, read_file, read_table, shown
 from catchment.core.method import Method, replies
+from catchment.core.together import check_together
 from catchment.core.transport import Transport
 from catchment.core.world import World
 from catchment.data import Division
@@ -63,6 +64,7 @@ class Experiment:
     engine: Literal["inprocess", "flower"] = "inprocess"
     workers: int = field(default_factory=lambda: os.cpu_count() or 1)  # threads that serve clients
     threads: int = 1  # PyTorch threads per client at work; results may depend on it, never on `workers`
+    batched: bool = False  # tiny models of clients that are asked alike are trained in one call
     strict: bool = False  # serialise every message and every client state
     device: str = "cpu"
     precision: Precision = "float32"  # of forward and backward passes; weights and messages are always float32
@@ -86,6 +88,11 @@ class Experiment:
     def __post_init__(self) -> None:
         for name, least in (("rounds", 1), ("workers", 1), ("threads", 1), ("seed", 0)):
             at_least(name, getattr(self, name), least)
+        if self.batched and (self.strict or self.engine == "flower"):
+            raise ExperimentError(
+                "batched is true, which trains clients in one call of one process: strict and "
+                'engine = "flower" serve each by itself; set batched = false'
+            )
         if self.probe.inversion and self.engine == "flower":
             raise ExperimentError(
                 "probe.inversion compares with the private images, which the server of a real federation lacks; use "
@@ -241,6 +248,8 @@ class Experiment:
             )
         world.check_models()
         world.method.check(world)
+        if self.batched:
+            check_together(world)
         self.probe.check(world)
         return world
 
@@ -280,6 +289,7 @@ class Experiment:
             workers=self.workers,
             threads=self.threads,
             strict=self.strict,
+            batched=self.batched,
             devices=self.devices.chosen(),
             faults=self.faults,
             directory=directory,

@@ -24,6 +24,7 @@ from catchment.core.world import World
 from catchment.engines.arrivals import Arrivals
 from catchment.engines.faults import Faults
 from catchment.engines.profiles import DeviceProfile
+from catchment.engines.together import Together
 from catchment.engines.work_queue import WorkQueue
 from catchment.exchange.message import Message
 from catchment.exchange.request import Request, Response
@@ -43,8 +44,12 @@ class InProcess(Transport):
         devices: Sequence[DeviceProfile] = (DeviceProfile(),),
         faults: Faults | None = None,
         directory: Path | None = None,
+        batched: bool = False,
     ) -> None:
-        """Large replies wait in `directory`, or without one in the system's folder for temporary files."""
+        """Large replies wait in `directory`, or without one in the system's folder for temporary files.
+
+        With `batched`, clients that are asked alike are trained in one call, by the calling thread.
+        """
         self._world = world
         self._threads = threads
         self._strict = strict
@@ -58,9 +63,10 @@ class InProcess(Transport):
         self._touched: set[int] = set()
         self._stop = threading.Event()
         self._local = threading.local()
+        self._together = Together(world) if batched else None
         self._pool = (
             ThreadPoolExecutor(workers, "client", initializer=torch.set_num_threads, initargs=(threads,))
-            if workers > 1
+            if workers > 1 and not batched
             else None
         )
         self._arrivals = Arrivals(directory)
@@ -86,6 +92,8 @@ class InProcess(Transport):
     def push(self, requests: Sequence[Request]) -> None:
         """Queue requests; workers begin at once."""
         persistent = self._world.remembers
+        if self._together is not None:
+            self._together.add(requests)
         for request in requests:
             if self._strict:
                 request = Request.from_bytes(request.to_bytes())
@@ -152,7 +160,8 @@ class InProcess(Transport):
         threads = torch.get_num_threads()
         if threads != self._threads:
             torch.set_num_threads(self._threads)
-        response = serve(self._world, request, self._versions.get(request.client), self._cache())
+        response = self._together.answer(request, self._cache()) if self._together else None
+        response = response or serve(self._world, request, self._versions.get(request.client), self._cache())
         if threads != self._threads:
             torch.set_num_threads(threads)
         if self._strict:

@@ -112,9 +112,9 @@ def _numbers(result: Result) -> Iterator[tuple[str, float]]:
     """Everything that is a number, under short names."""
     if result.accuracy is not None and result.best is not None:
         yield "accuracy", result.accuracy
+        yield "best", result.best.accuracy
     if result.validation is not None:
         yield "validation", result.validation
-        yield "best", result.best.accuracy
     if result.server is not None:
         yield from _flat("server", {"accuracy": result.server.accuracy, **result.server.others})
     if result.clients is not None:
