@@ -88,7 +88,7 @@ def models_table(world: World) -> Table:
 
 def clients_table(world: World) -> Table:
     """How many samples the clients have, and how many are public or for testing."""
-    sizes = sorted(len(rows) for rows in world.data.clients)
+    sizes = sorted(world.data.clients.sizes.tolist())
     public = 0 if world.data.public is None else len(world.data.public)
     table = Table("clients", "smallest", "median", "largest", "private", "public", "test", title="Samples")
     private = [f"{number:,}" for number in (sizes[0], sizes[len(sizes) // 2], sizes[-1], sum(sizes))]

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from catchment.data.partition import OWN, deal
+from catchment.data.parts import Parts
 from catchment.data.samples import Dataset, Form, Samples
 from catchment.data.sources import numbered, samples_of
 from catchment.data.splits import find_split
@@ -25,7 +26,7 @@ class Division:
     """Who holds which samples."""
 
     dataset: Dataset
-    clients: tuple[Tensor, ...]  # rows of `dataset.train.images`, int64, ascending; one tensor per client
+    clients: Parts[Tensor]  # rows of `dataset.train.images` by client, int64, ascending
     test: Samples  # the private part of the test set, or all of it
     public: Samples | None  # labels of another set's classes are -1
     public_test: Samples | None
@@ -44,7 +45,7 @@ class Division:
     @property
     def private(self) -> Samples:
         """The training samples of all clients together, by row."""
-        rows = torch.cat(self.clients).sort().values
+        rows = self.clients.whole.sort().values
         return Samples(self.dataset.train.images, self.dataset.train.labels, rows)
 
 
@@ -78,7 +79,7 @@ def divide(
         public_test, test = _split(test, public, seed, "public", "test")
     labels = dataset.task.main_classes(train.targets, len(dataset.classes)).numpy()
     positions = deal(labels, clients, partition, numpy_generator(seed, "partition"))
-    rows = tuple(train.index[torch.from_numpy(own)] for own in positions)
+    rows = Parts(train.index[torch.from_numpy(positions.whole)], positions.sizes)
     if partition["name"] == OWN:
         return Division(dataset, rows, test, dataset.public, None, own=True)
     return Division(dataset, rows, test, public_train, public_test, held_out)
@@ -104,7 +105,7 @@ def own_division(folder: Path, form: Form, client: int, clients: int) -> Divisio
         )
     test = _own_samples(folder, "test", form) or _own_samples(folder, "validation", form) or empty
     dataset = Dataset(train, test, form.classes, form.normalise, public, TASKS[form.task])
-    rows = tuple(train.index if number == client else empty.index for number in range(clients))
+    rows = Parts(train.index, np.where(np.arange(clients) == client, len(train), 0))
     return Division(dataset, rows, test, public, None, own=True)
 
 

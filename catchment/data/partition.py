@@ -1,12 +1,13 @@
 """Ways to deal samples to clients.
 
 A partition takes the labels `[N]`, the number of clients and a generator, and returns one array of positions
-(0 to N - 1) per client; no sample is dealt twice. Most of them only decide how many samples of each class each
-client gets, a `[clients, classes]` table of counts, which `_dealt` then deals.
+(0 to N - 1) per client, in a list or as `Parts`; no sample is dealt twice. Most of them only decide how many samples of
+each class each client gets, a `[clients, classes]` table of counts, which `_dealt` then deals.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from catchment.data.parts import Parts
 from catchment.errors import DataError, ExperimentError
 from catchment.names import call_with_known, did_you_mean, resolve
 
@@ -30,7 +32,7 @@ OWN = "own"
 TABLES = resources.files("catchment.data") / "tables"
 
 
-def deal(labels: Rows, clients: int, partition: Mapping[str, Any], generator: np.random.Generator) -> list[Rows]:
+def deal(labels: Rows, clients: int, partition: Mapping[str, Any], generator: np.random.Generator) -> Parts[Rows]:
     """Deal samples by a partition's `name` and options; the name may be a user's "module:function".
 
     A user's function gets those of `labels`, `clients` and `generator` that it names, and its options.
@@ -51,9 +53,11 @@ def deal(labels: Rows, clients: int, partition: Mapping[str, Any], generator: np
     return _checked(name, call_with_known(function, **given, **options), clients, len(labels))
 
 
-def iid(labels: Rows, clients: int, generator: np.random.Generator) -> list[Rows]:
+def iid(labels: Rows, clients: int, generator: np.random.Generator) -> Parts[Rows]:
     """Everything at random; sizes differ by at most 1."""
-    return np.array_split(generator.permutation(len(labels)), clients)
+    sizes = np.full(clients, len(labels) // clients)
+    sizes[: len(labels) % clients] += 1
+    return Parts(generator.permutation(len(labels)), sizes)
 
 
 def dirichlet(
@@ -63,7 +67,7 @@ def dirichlet(
     *,
     alpha: float = 0.5,
     minimum: int | None = None,
-) -> list[Rows]:
+) -> Parts[Rows]:
     """Each class in proportions from Dirichlet(alpha); every sample is dealt.
 
     Classes are dealt one after the other, and a client that already holds an equal share (N / clients) gets
@@ -91,7 +95,7 @@ def dirichlet(
     )
 
 
-def classes_per_client(labels: Rows, clients: int, generator: np.random.Generator, *, classes: int = 2) -> list[Rows]:
+def classes_per_client(labels: Rows, clients: int, generator: np.random.Generator, *, classes: int = 2) -> Parts[Rows]:
     """`classes` classes per client; a class is shared equally by its holders.
 
     Each client takes the classes with the fewest holders so far, ties at random, so that every class has a
@@ -129,7 +133,7 @@ def main_class(
     *,
     share: float = 0.8,
     classes: int = 1,
-) -> list[Rows]:
+) -> Parts[Rows]:
     """Clients of equal size: `share` of it from `classes` main classes, the rest equally from the others.
 
     Main classes are dealt in turn: client 0 has the first, client 1 the next, and so on, cyclically. Clients are as
@@ -177,7 +181,7 @@ def table(
     counts: Sequence[Sequence[int]] | None = None,
     file: str | None = None,
     scale: bool = False,
-) -> list[Rows]:
+) -> Parts[Rows]:
     """Exactly the samples that a table says: one row per client, one column per class.
 
     The table is `counts`, or the CSV `file`: a path, or the name of a table that comes with Catchment. With
@@ -207,12 +211,12 @@ def table(
     return _dealt(labels, wanted, generator)
 
 
-def own(clients: int) -> list[Rows]:
+def own(clients: int) -> Parts[Rows]:
     """Nothing: every client brings its own samples."""
-    return [np.empty(0, dtype=np.int64)] * clients
+    return Parts(np.empty(0, dtype=np.int64), np.zeros(clients, dtype=np.int64))
 
 
-PARTITIONS: dict[str, Callable[..., list[Rows]]] = {
+PARTITIONS: dict[str, Callable[..., Parts[Rows]]] = {
     "iid": iid,
     "dirichlet": dirichlet,
     "classes_per_client": classes_per_client,
@@ -234,17 +238,19 @@ def _check_options(
             raise ExperimentError(f'partition "{name}" has no option "{option}"; {did_you_mean(option, known)}')
 
 
-def _checked(name: str, parts: Sequence[Any], clients: int, samples: int) -> list[Rows]:
+def _checked(name: str, parts: Parts[Rows] | Sequence[Any], clients: int, samples: int) -> Parts[Rows]:
     """What a partition returned, sorted, if every client is there and no sample is dealt twice."""
     if len(parts) != clients:
         raise DataError(f'partition "{name}" returned {len(parts)} parts for {clients} clients')
-    arrays = [np.asarray(part) for part in parts]
-    for k, part in enumerate(arrays):
-        if part.ndim != 1 or (len(part) and part.dtype.kind not in "iu"):
-            raise DataError(
-                f'partition "{name}" gave client {k} no list of whole numbers but {part.dtype} {part.shape}'
-            )
-    positions = np.concatenate(arrays).astype(np.int64)
+    if not isinstance(parts, Parts):
+        arrays = [np.asarray(part) for part in parts]
+        for k, part in enumerate(arrays):
+            if part.ndim != 1 or (len(part) and part.dtype.kind not in "iu"):
+                raise DataError(
+                    f'partition "{name}" gave client {k} no list of whole numbers but {part.dtype} {part.shape}'
+                )
+        parts = Parts.of(arrays)
+    positions = parts.whole.astype(np.int64, copy=False)
     if len(positions) and not (positions.min() >= 0 and positions.max() < samples):
         raise DataError(
             f'partition "{name}" dealt positions {positions.min()} to {positions.max()}, '
@@ -253,10 +259,11 @@ def _checked(name: str, parts: Sequence[Any], clients: int, samples: int) -> lis
     times = np.bincount(positions, minlength=1)
     if times.max() > 1:
         raise DataError(f'partition "{name}" dealt sample {times.argmax()} {times.max()} times')
-    return [np.sort(part.astype(np.int64)) for part in arrays]
+    owner = np.repeat(np.arange(clients), parts.sizes)
+    return Parts(positions[np.lexsort((positions, owner))], parts.sizes)
 
 
-def _dealt(labels: Rows, counts: Counts, generator: np.random.Generator) -> list[Rows]:
+def _dealt(labels: Rows, counts: Counts, generator: np.random.Generator) -> Parts[Rows]:
     """Random samples as a table says; `counts` is `[clients, classes]` and asks for no more than there is."""
     clients = len(counts)
     owner = np.full(len(labels), -1)  # of each sample; -1: nobody
@@ -264,8 +271,8 @@ def _dealt(labels: Rows, counts: Counts, generator: np.random.Generator) -> list
         rows = generator.permutation(np.flatnonzero(labels == label))
         owner[rows[: wanted.sum()]] = np.repeat(np.arange(clients), wanted)
     by_owner = np.argsort(owner, kind="stable")
-    ends = counts.sum(axis=1).cumsum()
-    return np.split(by_owner[len(labels) - ends[-1] :], ends[:-1])
+    sizes = counts.sum(axis=1)
+    return Parts(by_owner[len(labels) - sizes.sum() :], sizes)
 
 
 def _dirichlet_counts(available: Counts, clients: int, alpha: float, generator: np.random.Generator) -> Counts:
@@ -285,13 +292,14 @@ def _dirichlet_counts(available: Counts, clients: int, alpha: float, generator: 
 def _without_empty_clients(counts: Counts) -> Counts:
     """Every client without samples takes one of the largest client's most frequent class."""
     counts, sizes = counts.copy(), counts.sum(axis=1)
+    largest = [(-size, client) for client, size in enumerate(sizes.tolist()) if size > 1]
+    heapq.heapify(largest)
     for client in np.flatnonzero(sizes == 0):
-        giver = sizes.argmax()
+        size, giver = largest[0]
         label = counts[giver].argmax()
         counts[giver, label] -= 1
         counts[client, label] += 1
-        sizes[giver] -= 1
-        sizes[client] += 1
+        heapq.heapreplace(largest, (size + 1, giver))
     return counts
 
 

@@ -11,6 +11,7 @@ from worlds_by_hand import HandlersOnly, world
 
 from catchment.core.client import Client
 from catchment.core.worker import WorkerCache
+from catchment.data.parts import Parts
 from catchment.errors import DataError
 from catchment.exchange.message import Message
 from catchment.exchange.request import Request
@@ -95,6 +96,7 @@ def test_a_batch_by_number_is_that_of_the_first_request_of_the_round_in_every_re
 
 
 def test_a_client_without_samples_has_no_batch_to_give():
-    empty = replace(WORLD, data=replace(WORLD.data, clients=(torch.tensor([]).long(), *WORLD.data.clients[1:])))
+    rows = Parts.of([torch.tensor([]).long(), *[*WORLD.data.clients][1:]])
+    empty = replace(WORLD, data=replace(WORLD.data, clients=rows))
     with pytest.raises(DataError, match=r"client 0 has no samples to train on; another data\.partition"):
         Client(empty, Request(0, "order", 1, 0, 0, Message({})), {}, WorkerCache()).batch(0)

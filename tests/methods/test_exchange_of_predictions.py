@@ -21,6 +21,7 @@ from catchment.core.worker import WorkerCache
 from catchment.costs import formulas
 from catchment.costs.ledger import Ledger
 from catchment.data import Division, Samples
+from catchment.data.parts import Parts
 from catchment.engines.inprocess import InProcess
 from catchment.errors import ExperimentError, UserError
 from catchment.exchange.request import Request
@@ -47,7 +48,7 @@ def by_hand(method, clients=((X, Y),), public=(X, Y), **settings):
     samples = Samples(images, labels, own)
     return dataclasses.replace(
         w,
-        data=Division(w.data.dataset, tuple(rows), samples, samples, samples),
+        data=Division(w.data.dataset, Parts.of(rows), samples, samples, samples),
         server_optimizer=OptimizerSettings(name="sgd", lr=1.0, batch_size=100),
         **settings,
     )

@@ -21,6 +21,7 @@ from catchment.core.traffic import Traffic
 from catchment.core.worker import WorkerCache
 from catchment.costs.ledger import Ledger
 from catchment.data import Division, Samples
+from catchment.data.parts import Parts
 from catchment.engines.inprocess import InProcess
 from catchment.errors import ExperimentError, ModelError
 from catchment.exchange.request import Request
@@ -103,7 +104,7 @@ def by_hand(method, clients=((X, Y),), public=(X, Y), test=None):
     images, labels = w.data.dataset.train.images, w.data.dataset.train.labels
     *rows, own = w.data.clients
     samples = Samples(images, labels, own)
-    data = Division(w.data.dataset, tuple(rows), samples if test is None else test, samples, samples)
+    data = Division(w.data.dataset, Parts.of(rows), samples if test is None else test, samples, samples)
     settings = OptimizerSettings(name="sgd", lr=1.0, batch_size=100)
     return dataclasses.replace(w, data=data, server_model="worlds_by_hand:linear", server_optimizer=settings)
 
