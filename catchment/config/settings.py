@@ -164,9 +164,12 @@ class EvaluationSettings:
 
     every: int = 1  # evaluate every n-th round, and after the last
     average: float = 0.0  # decay of the moving averages of weights that are evaluated and exported; 0: none
+    clients: int | None = None  # at most this many measure models of their own; None: all
 
     def __post_init__(self) -> None:
         at_least("evaluation.every", self.every, 1)
+        if self.clients is not None:
+            at_least("evaluation.clients", self.clients, 1)
         if not 0 <= self.average < 1:
             raise ExperimentError(f"evaluation.average is {self.average}; a decay from 0 to below 1 is expected")
 

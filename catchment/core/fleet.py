@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from itertools import islice
 from typing import Any, TypeVar
@@ -23,12 +23,24 @@ Answered = TypeVar("Answered", bound=Payload)
 class Fleet:
     """The clients, as a method sees them. Missing, late and failed replies are normal: counted, never raised."""
 
-    def __init__(self, traffic: Traffic, *, seed: int, fraction: float = 1.0, deadline: float | None = None) -> None:
-        """A cohort is a `fraction` of the reachable clients; replies are waited for `deadline` seconds."""
+    def __init__(
+        self,
+        traffic: Traffic,
+        *,
+        seed: int,
+        fraction: float = 1.0,
+        deadline: float | None = None,
+        measured: int | None = None,
+    ) -> None:
+        """A cohort is a `fraction` of the reachable clients; replies are waited for `deadline` seconds.
+
+        At most `measured` clients are asked for the accuracy of their own models; None: all.
+        """
         self._traffic = traffic
         self._seed = seed
         self._fraction = fraction
         self._deadline = FOREVER if deadline is None else deadline
+        self._measured = measured
         self._purpose = TRAINING
 
     @property
@@ -41,25 +53,27 @@ class Fleet:
         """Seconds that replies are waited for; infinity if there is no limit."""
         return self._deadline
 
-    def clients(self) -> list[int]:
+    def clients(self) -> Sequence[int]:
         """Everybody who can be reached in this round, busy or not."""
-        return list(self._traffic.reachable)
+        return self._traffic.reachable
 
-    def idle(self) -> list[int]:
-        """The reachable clients that owe no reply, and have none waiting to be taken from `arrivals`."""
+    def measured(self) -> Sequence[int]:
+        """Who is asked for the accuracy of its own model: everybody who can be reached, or as many as are wanted."""
+        return self._drawn(self._measured, "measured")
+
+    def idle(self, among: Iterable[int] | None = None) -> list[int]:
+        """Those of the reachable clients that owe no reply, and have none waiting to be taken from `arrivals`.
+
+        `among` are the reachable clients that are of interest; all if not given.
+        """
         busy = self._traffic.busy | self._traffic.waiting
-        return [client for client in self._traffic.reachable if client not in busy]
+        return [client for client in (self._traffic.reachable if among is None else among) if client not in busy]
 
     def cohort(self) -> list[int]:
         """The clients of this round: a share drawn from (seed, round), less those that still owe a reply."""
-        reachable = self._traffic.reachable
-        if self._fraction < 1 and len(reachable):
-            size = max(1, round(len(reachable) * self._fraction))
-            generator = numpy_generator(self._seed, "cohort", self._traffic.round)
-            drawn = generator.choice(len(reachable), size, replace=False)
-            reachable = sorted(reachable[place] for place in drawn.tolist())
+        size = max(1, round(len(self._traffic.reachable) * self._fraction)) if self._fraction < 1 else None
         busy = self._traffic.busy
-        return [client for client in reachable if client not in busy]
+        return [client for client in self._drawn(size, "cohort", self._traffic.round) if client not in busy]
 
     def ask(
         self,
@@ -126,6 +140,14 @@ class Fleet:
             yield
         finally:
             self._purpose = before
+
+    def _drawn(self, size: int | None, *purpose: str | int) -> Sequence[int]:
+        """This many of the reachable clients, ascending, drawn for a purpose; all of them if there are no more."""
+        reachable = self._traffic.reachable
+        if size is None or size >= len(reachable):
+            return reachable
+        drawn = numpy_generator(self._seed, *purpose).choice(len(reachable), size, replace=False)
+        return sorted(reachable[place] for place in drawn.tolist())
 
     def _accepted(
         self, replies: Generator[Reply[Answered]], accept: Accept[Answered] | None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import typing
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
@@ -35,6 +35,25 @@ class Metrics:
     more: Mapping[str, float] = field(default_factory=dict)  # anything else worth a column
     images: Mapping[str, Tensor] = field(default_factory=dict)  # normalised, [N, C, H, W], for people to look at
     self_reported: tuple[str, ...] = ()  # which of "accuracy" and "clients" the clients measured themselves
+
+
+@dataclass(frozen=True)
+class SameForAll(Mapping[int, float]):
+    """The accuracy of each client where all have one model: one number, however many clients there are."""
+
+    clients: Sequence[int]
+    accuracy: float
+
+    def __getitem__(self, client: int) -> float:
+        if client not in self.clients:
+            raise KeyError(client)
+        return self.accuracy
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.clients)
+
+    def __len__(self) -> int:
+        return len(self.clients)
 
 
 class Method(ABC, Generic[State]):

@@ -9,6 +9,7 @@ until then, large ones on the disk.
 from __future__ import annotations
 
 import threading
+from array import array
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -56,6 +57,7 @@ class InProcess(Transport):
         self._devices = tuple(devices)  # dealt to the clients in turn
         self._faults = faults or Faults()
         self._availability = np.array([device.availability for device in devices])
+        self._roster: tuple[int | None, Sequence[int]] = (None, range(world.clients))  # of the round that it names
         self._timed = any(d.seconds(1, 1, 1) > 0 for d in devices) or self._faults.delay > 0
         self._now = 0.0
         self._sent: dict[int, float] = {}
@@ -83,11 +85,11 @@ class InProcess(Transport):
 
     def roster(self, round: int) -> Sequence[int]:
         """All clients, less those whose device is unavailable in this round."""
-        if (self._availability == 1).all():
-            return range(self._world.clients)
-        draws = numpy_generator(self._world.seed, "availability", round).random(self._world.clients)
-        shares = np.resize(self._availability, self._world.clients)
-        return np.flatnonzero(draws < shares).tolist()
+        if self._roster[0] != round and (self._availability < 1).any():
+            draws = numpy_generator(self._world.seed, "availability", round).random(self._world.clients)
+            shares = np.resize(self._availability, self._world.clients)
+            self._roster = round, array("q", np.flatnonzero(draws < shares).tobytes())
+        return self._roster[1]
 
     def push(self, requests: Sequence[Request]) -> None:
         """Queue requests; workers begin at once."""

@@ -117,16 +117,10 @@ def gather(
     return {reply.client: reply.body.logits for reply in replies}
 
 
-def free(fleet: Fleet, clients: list[int]) -> list[int]:
-    """Those of a cohort that owe nothing: who missed a deadline cannot be asked again in this round."""
-    idle = set(fleet.idle())
-    return [k for k in clients if k in idle]
-
-
 def client_accuracies(fleet: Fleet, handler: Callable[..., Accuracy]) -> dict[int, float]:
     """Each client measures its own model where it is."""
     with fleet.aside("evaluation"):
-        replies = fleet.ask(handler, dict.fromkeys(fleet.clients(), Question()), in_order=True)
+        replies = fleet.ask(handler, dict.fromkeys(fleet.measured(), Question()), in_order=True)
         return {reply.client: reply.body.accuracy for reply in replies}
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from catchment.core.declarations import Loss, Samples, client_weights, like
 from catchment.core.fleet import Fleet
-from catchment.core.method import Method, Metrics
+from catchment.core.method import Method, Metrics, SameForAll
 from catchment.core.replies import Reply
 from catchment.core.server import Server
 from catchment.core.versions import ClientState
@@ -125,4 +125,4 @@ def mean_model(server: Server, replies: Iterable[Reply[LocalModel] | Reply[Local
 def evaluate_global(server: Server, fleet: Fleet, weights: Weights) -> Metrics:
     """The global model on the test set; it is every client's model too."""
     score = server.evaluate(server.client_model(0, weights))
-    return Metrics(score.accuracy, server=score.as_dict(), clients=dict.fromkeys(fleet.clients(), score.accuracy))
+    return Metrics(score.accuracy, server=score.as_dict(), clients=SameForAll(fleet.clients(), score.accuracy))

@@ -31,7 +31,6 @@ from catchment.families.logits import (
     Question,
     Trained,
     check_public,
-    free,
     gather,
     places,
     predictions_of,
@@ -82,7 +81,7 @@ class Cronus(OwnModels[State]):
         if not came:
             return
         soft_labels = Predictions(self.filter(torch.stack(list(came.values())), by_sample=True))
-        for _ in fleet.ask(self.local_training, dict.fromkeys(free(fleet, cohort), soft_labels)):
+        for _ in fleet.ask(self.local_training, dict.fromkeys(fleet.idle(cohort), soft_labels)):
             pass
 
     @on_client

@@ -33,7 +33,6 @@ from catchment.families.logits import (
     check_public,
     client_accuracies,
     drawn,
-    free,
     gather,
     places,
     predictions_of,
@@ -100,7 +99,7 @@ class DSFL(OwnModels[State]):
         state.model.train()
         size = server.world.server_optimizer.batch_size
         fit(state.optimizer, server.batches(samples, size, epochs=self.server_epochs), l_g)
-        for _ in fleet.ask(self.distillation, dict.fromkeys(free(fleet, cohort), Predictions(t))):
+        for _ in fleet.ask(self.distillation, dict.fromkeys(fleet.idle(cohort), Predictions(t))):
             pass
 
     @on_client

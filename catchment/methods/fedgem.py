@@ -41,7 +41,6 @@ from catchment.families.logits import (
     Trained,
     check_public,
     client_accuracies,
-    free,
     gather,
     places,
     predictions,
@@ -126,7 +125,7 @@ class LargerServer(Method[State]):
         cohort = fleet.cohort()
         self.train_server(server, state, self.fuse(server, state, fleet, cohort))
         l_s = ServerLogits(predictions(server, state.model, public_of(server.world)))
-        for _ in fleet.ask(self.client_train, dict.fromkeys(free(fleet, cohort), l_s)):
+        for _ in fleet.ask(self.client_train, dict.fromkeys(fleet.idle(cohort), l_s)):
             pass
 
     @abstractmethod

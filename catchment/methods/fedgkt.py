@@ -367,7 +367,7 @@ class FedGKT(Method[State]):
         weights, world = state.model.state_dict(), server.world
         kinds = len(world.client_architectures)  # dealt in turn
         begun, new = ServerModel(weights), [ServerModel(weights, self.start(world, state, k)) for k in range(kinds)]
-        bodies = {k: begun if k in state.store.turns else new[k % kinds] for k in fleet.clients()}
+        bodies = {k: begun if k in state.store.turns else new[k % kinds] for k in fleet.measured()}
         with fleet.aside("evaluation"):
             replies = list(fleet.ask(self.test, bodies, in_order=True))
         clients = {reply.client: reply.body.stacked for reply in replies}

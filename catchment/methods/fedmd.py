@@ -31,7 +31,6 @@ from catchment.families.logits import (
     Trained,
     check_public,
     drawn,
-    free,
     gather,
     places,
     predictions_of,
@@ -83,7 +82,7 @@ class FedMD(OwnModels[State]):
         if not came:
             return
         consensus = Predictions(server.aggregator(torch.stack(list(came.values())), by_sample=True))
-        for _ in fleet.ask(self.digest_and_revisit, dict.fromkeys(free(fleet, cohort), consensus)):
+        for _ in fleet.ask(self.digest_and_revisit, dict.fromkeys(fleet.idle(cohort), consensus)):
             pass
 
     @on_client

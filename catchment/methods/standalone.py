@@ -117,7 +117,7 @@ class Standalone(Method[State]):
     def evaluate(self, server: Server, state: State, fleet: Fleet) -> Metrics:
         """Each client measures its own model where it is, and so does the server."""
         with fleet.aside("evaluation"):
-            replies = fleet.ask(self.test, dict.fromkeys(fleet.clients(), Go()), in_order=True)
+            replies = fleet.ask(self.test, dict.fromkeys(fleet.measured(), Go()), in_order=True)
             clients = {reply.client: reply.body.accuracy for reply in replies}
         own = None if state.model is None else server.evaluate(state.model).as_dict()
         accuracy = sum(clients.values()) / max(len(clients), 1)

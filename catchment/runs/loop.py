@@ -85,7 +85,11 @@ class _Run:
         )
         participation = experiment.participation
         self.fleet = Fleet(
-            self.traffic, seed=experiment.seed, fraction=participation.fraction, deadline=participation.deadline
+            self.traffic,
+            seed=experiment.seed,
+            fraction=participation.fraction,
+            deadline=participation.deadline,
+            measured=experiment.evaluation.clients,
         )
         self.checkpoints = None if directory is None else Checkpoints(directory / "checkpoints")
         self.records: list[Round] = []

@@ -8,7 +8,7 @@ from typing import Any
 
 from catchment.config.experiment import Experiment
 from catchment.core.architecture import Architecture
-from catchment.core.method import Metrics
+from catchment.core.method import Metrics, SameForAll
 from catchment.core.world import World
 from catchment.costs.ledger import Ledger
 from catchment.privacy.disclosure import disclosed
@@ -48,6 +48,10 @@ def _server_score(numbers: Mapping[str, float]) -> ServerScore:
 
 
 def _client_scores(clients: Mapping[int, float]) -> ClientScores:
+    if isinstance(clients, SameForAll):
+        count, accuracy = len(clients), clients.accuracy
+        mean = count * accuracy / count  # what fmean gives for so many of them, to the last digit
+        return ClientScores(accuracy=Spread(mean=mean, min=accuracy, max=accuracy))
     values = list(clients.values())
     return ClientScores(accuracy=Spread(mean=statistics.fmean(values), min=min(values), max=max(values)))
 
@@ -103,13 +107,13 @@ def _costs_of(architecture: Architecture) -> ModelCosts:
 def data_sizes(experiment: Experiment, world: World) -> DataSizes:
     """How many samples there are; of clients with data of their own, only they know."""
     division = world.data
-    sizes = [] if division.own else [len(rows) for rows in division.clients]
+    sizes = None if division.own else division.clients.sizes
     return DataSizes(
         name=experiment.data.name,
         clients=len(division.clients),
-        train=sum(sizes) if sizes else None,
-        smallest_client=min(sizes, default=None),
-        largest_client=max(sizes, default=None),
+        train=None if sizes is None else int(sizes.sum()),
+        smallest_client=None if sizes is None else int(sizes.min()),
+        largest_client=None if sizes is None else int(sizes.max()),
         test=len(division.test),
         public=0 if division.public is None else len(division.public),
     )

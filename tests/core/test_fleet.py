@@ -55,10 +55,10 @@ QUIZ = Quiz()
 class Watched(Fleet):
     """A fleet of a quiz whose traffic and ledger the tests look at."""
 
-    def __init__(self, transport, fraction=1.0, deadline=None, **settings):
+    def __init__(self, transport, fraction=1.0, deadline=None, measured=None, **settings):
         self.ledger = Ledger()
         self.traffic = Traffic(transport, QUIZ, self.ledger, **settings)
-        super().__init__(self.traffic, seed=0, fraction=fraction, deadline=deadline)
+        super().__init__(self.traffic, seed=0, fraction=fraction, deadline=deadline, measured=measured)
 
 
 def reply(request, value=None):
@@ -213,6 +213,7 @@ def test_late_replies_keep_the_client_busy_and_surface_as_arrivals_of_their_roun
     fleet.traffic.begin_round(2)
     assert fleet.cohort() == [0]
     assert fleet.idle() == [0]
+    assert (fleet.idle([1, 0]), fleet.idle([1])) == ([0], [])
     with pytest.raises(ProtocolError, match=r"clients \[1\] still owe a reply"):
         fleet.ask(QUIZ.answer, {1: Question(1)})
     late = list(fleet.arrivals(QUIZ.answer))
@@ -299,6 +300,15 @@ def test_a_method_that_does_not_say_that_it_sends_cannot():
     fleet = Fleet(Traffic(Fake(1, reply), HandlersOnly(), Ledger()), seed=0)
     with pytest.raises(ProtocolError, match=r"HandlersOnly uses fleet\.send, so its property `sends` must be True"):
         fleet.send(QUIZ.answer, {0: Question(0)})
+
+
+def test_those_that_are_measured_are_all_or_the_same_few_in_every_round():
+    assert list(fleet_of(5)[0].measured()) == list(fleet_of(5, measured=5)[0].measured()) == [0, 1, 2, 3, 4]
+    fleet, _ = fleet_of(50, measured=7, fraction=0.1)
+    few = fleet.measured()
+    assert (len(set(few)), list(few)) == (7, sorted(few))
+    fleet.traffic.begin_round(2)
+    assert fleet.measured() == few
 
 
 def test_the_cohort_is_a_share_drawn_from_seed_and_round():
