@@ -6,6 +6,9 @@ import typer
 
 from catchment.cli import experiments, federation, keys, runs, studies
 from catchment.cli.output import say
+from catchment.engines.ranks import follow, this_rank
+from catchment.errors import UserError
+from catchment.launch import world_of_rank
 from catchment.version import __version__
 
 app = typer.Typer(
@@ -27,6 +30,20 @@ app.command()(federation.join)
 app.command()(federation.policy)
 app.command()(keys.key)
 app.command()(keys.keys)
+RANKED = ("run", "resume")  # what a job of torchrun can do
+
+
+@app.callback()
+def in_a_job(context: typer.Context) -> None:
+    """Under `torchrun`, rank 0 does the command with the help of the others."""
+    rank = this_rank()
+    if rank is None:
+        return
+    if context.invoked_subcommand not in RANKED:
+        raise UserError(f"torchrun starts {' and '.join(RANKED)}; start {context.invoked_subcommand} without it")
+    if rank > 0:
+        follow(world_of_rank)
+        raise typer.Exit
 
 
 @app.command()

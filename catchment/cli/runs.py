@@ -12,7 +12,7 @@ from catchment.cli.keys import warn_about_keys
 from catchment.cli.options import ExperimentFile, Out, RunDirectory, Settings, free_directory, load
 from catchment.cli.output import progress, say, show_runs
 from catchment.config.experiment import Experiment
-from catchment.errors import CatchmentError
+from catchment.engines.ranks import gathered
 from catchment.report import human_bytes
 from catchment.runs.directory import RESULT, load_experiment
 from catchment.runs.finished import Run
@@ -27,23 +27,21 @@ def start(experiment: Experiment, out: Path | None) -> None:
     """Run an experiment, with its progress, its table and its report."""
     warn_about_keys(experiment)
     directory = out or free_directory(experiment.name)
-    try:
-        with progress(experiment, directory) as observe:
-            launch.run(experiment, directory, observe=observe)
-    except CatchmentError as error:
-        if (directory / "checkpoints").exists():
-            raise type(error)(f"{error}; what was finished is kept: catchment resume {directory}") from error
-        raise
+    with progress(experiment, directory) as observe, gathered() as ranks:
+        launch.run(experiment, directory, observe=observe, ranks=ranks)
     show_runs([directory])
 
 
 def resume(directory: RunDirectory) -> None:
     """Resume a run that was stopped or killed; the result is the same as without the interruption."""
-    if not (directory / RESULT).exists():
+    if (directory / RESULT).exists():
+        with gathered():
+            pass  # the other ranks wait to be told that there is nothing to do
+    else:
         experiment = load_experiment(directory)
         warn_about_keys(experiment)
-        with progress(experiment, directory) as observe:
-            launch.continue_run(experiment, directory, observe=observe)
+        with progress(experiment, directory) as observe, gathered() as ranks:
+            launch.continue_run(experiment, directory, observe=observe, ranks=ranks)
     show_runs([directory])
 
 

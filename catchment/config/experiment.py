@@ -39,6 +39,7 @@ from catchment.core.world import World
 from catchment.data import Division
 from catchment.engines.faults import Faults
 from catchment.engines.inprocess import InProcess
+from catchment.engines.ranks import Ranks
 from catchment.errors import ExperimentError, at_least
 from catchment.learning.precision import Precision, check_precision
 from catchment.methods import METHODS
@@ -282,17 +283,18 @@ class Experiment:
             public = d.public
         return data.divide(dataset, d.clients, d.partition, public, self.seed, d.validation)
 
-    def build_transport(self, world: World, directory: Path | None = None) -> Transport:
-        """The engine; large replies may wait in files of `directory`."""
+    def build_transport(self, world: World, directory: Path | None = None, ranks: Ranks | None = None) -> Transport:
+        """The engine; large replies may wait in files of `directory`, and clients be served by other ranks too."""
         return InProcess(
             world,
-            workers=self.workers,
+            workers=self.workers if ranks is None else ranks.share(self.workers),
             threads=self.threads,
             strict=self.strict,
             batched=self.batched,
             devices=self.devices.chosen(),
             faults=self.faults,
             directory=directory,
+            seats=() if ranks is None else ranks.seats(self.workers),
         )
 
     def _with_absolute_paths(self) -> Experiment:

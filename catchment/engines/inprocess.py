@@ -1,4 +1,4 @@
-"""The engine for research: clients are served by worker threads of this process, on a virtual clock.
+"""The engine for research: clients are served by worker threads of this process, or by ranks, on a virtual clock.
 
 Results do not depend on the number of workers: a client always computes with `threads` threads, its randomness is
 derived, and replies are delivered in an order that the virtual clock decides. On ideal devices that is the order
@@ -13,6 +13,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
 
 import numpy as np
 import torch
@@ -25,6 +26,7 @@ from catchment.core.world import World
 from catchment.engines.arrivals import Arrivals
 from catchment.engines.faults import Faults
 from catchment.engines.profiles import DeviceProfile
+from catchment.engines.seats import Seat
 from catchment.engines.together import Together
 from catchment.engines.work_queue import WorkQueue
 from catchment.exchange.message import Message
@@ -46,10 +48,12 @@ class InProcess(Transport):
         faults: Faults | None = None,
         directory: Path | None = None,
         batched: bool = False,
+        seats: Sequence[Seat] = (),
     ) -> None:
-        """Large replies wait in `directory`, or without one in the system's folder for temporary files.
+        """Workers are threads, and others at `seats`.
 
-        With `batched`, clients that are asked alike are trained in one call, by the calling thread.
+        Large replies wait in `directory`, or without one in the system's folder for temporary files. With `batched`,
+        clients that are asked alike are trained in one call, by the calling thread.
         """
         self._world = world
         self._threads = threads
@@ -66,11 +70,13 @@ class InProcess(Transport):
         self._stop = threading.Event()
         self._local = threading.local()
         self._together = Together(world) if batched else None
-        self._pool = (
-            ThreadPoolExecutor(workers, "client", initializer=torch.set_num_threads, initargs=(threads,))
-            if workers > 1 and not batched
-            else None
-        )
+        self._seats = tuple(seats)
+        free = SimpleQueue[Seat | None]()  # None: a thread does the work itself
+        for seat in (*seats, *[None] * workers):
+            free.put(seat)
+        workers += len(seats)
+        pooled = workers > 1 and not batched
+        self._pool = ThreadPoolExecutor(workers, "client", self._sit_down, (free,)) if pooled else None
         self._arrivals = Arrivals(directory)
         self._asides = WorkQueue(self._serve, self._pool, 2 * workers)
         if self._timed:
@@ -149,6 +155,8 @@ class InProcess(Transport):
     def close(self) -> None:
         """Stop the workers after the batch they are in."""
         self._stop.set()
+        for seat in self._seats:
+            seat.close()
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
         self._arrivals.clear()
@@ -159,13 +167,7 @@ class InProcess(Transport):
         """Answer a request as its client would, with the faults that are injected."""
         if not request.aside and self._happens("crash", request):
             return Response(request.client, request.sequence, None, error="the device crashed (injected)")
-        threads = torch.get_num_threads()
-        if threads != self._threads:
-            torch.set_num_threads(self._threads)
-        response = self._together.answer(request, self._cache()) if self._together else None
-        response = response or serve(self._world, request, self._versions.get(request.client), self._cache())
-        if threads != self._threads:
-            torch.set_num_threads(threads)
+        response = self._answer(request, self._versions.get(request.client))
         if self._strict:
             response = Response.from_bytes(response.to_bytes())
             if (versions := self._versions.get(request.client)) is not None and not request.aside:
@@ -174,6 +176,19 @@ class InProcess(Transport):
                 )
         if not request.aside and self._happens("drop", request):
             return response._replace(body=None, error="the reply was dropped (injected)")
+        return response
+
+    def _answer(self, request: Request, versions: Versions | None) -> Response:
+        """Answer it here, or at the seat of this thread."""
+        if (seat := getattr(self._local, "seat", None)) is not None:
+            return seat.answer(request, versions)  # type: ignore[no-any-return]
+        threads = torch.get_num_threads()
+        if threads != self._threads:
+            torch.set_num_threads(self._threads)
+        response = self._together.answer(request, self._cache()) if self._together else None
+        response = response or serve(self._world, request, versions, self._cache())
+        if threads != self._threads:
+            torch.set_num_threads(threads)
         return response
 
     def _happens(self, fault: str, request: Request) -> bool:
@@ -190,6 +205,11 @@ class InProcess(Transport):
         seconds = device.seconds(request.size(), response.macs, self._arrivals.size(response))
         arrival = self._sent[request.sequence] + seconds
         return arrival + (self._faults.delay_seconds if self._happens("delay", request) else 0.0)
+
+    def _sit_down(self, free: SimpleQueue[Seat | None]) -> None:
+        """Let a new thread do its work at a seat that is free, or here."""
+        self._local.seat = free.get()
+        torch.set_num_threads(self._threads)
 
     def _cache(self) -> WorkerCache:
         """What this thread reuses from request to request."""

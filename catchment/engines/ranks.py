@@ -1,0 +1,202 @@
+"""Ranks: the processes of one job of `torchrun`. Rank 0 runs the experiment, and all of them serve clients.
+
+Ranks find each other by `torch.distributed`. What they say then goes over connections of their own: a rank may wait
+for its next client as long as it takes, where an operation of a process group has a time limit, and the kernel notices
+a machine that vanishes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from multiprocessing import Pipe
+from multiprocessing.connection import Client, Connection, Listener, wait
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+
+from catchment.core.worker import WorkerCache
+from catchment.core.world import World
+from catchment.engines.seats import GONE, Seat, work
+from catchment.errors import CatchmentError, RunError, UserError, printable
+
+SILENCE = 15  # seconds after which the kernel gives up a machine that does not answer
+LOCAL = "127.0.0.1"
+
+
+def this_rank() -> int | None:
+    """The number of this process in its job; None outside of `torchrun`."""
+    return int(os.environ["RANK"]) if "TORCHELASTIC_RUN_ID" in os.environ else None
+
+
+# ---- rank 0 ------------------------------------------------------------------------------------------------------
+
+
+class Ranks:
+    """The other ranks, as rank 0 sees them; a run that loses one ends."""
+
+    def __init__(self) -> None:
+        """Wait until all are connected."""
+        dist.init_process_group("gloo")
+        key = os.urandom(32)
+        self._listener = Listener(("0.0.0.0" if _spread() else LOCAL, 0), backlog=512, authkey=key)
+        _agree(self._listener.address[1], key)
+        self._ranks: dict[Connection, str] = {}
+        for _ in range(1, dist.get_world_size()):
+            control, said = self._accept()
+            self._ranks[control] = said["name"]
+
+    def share(self, workers: int) -> int:
+        """How many of the workers of a machine each of its ranks has."""
+        return max(1, workers // int(os.environ["LOCAL_WORLD_SIZE"]))
+
+    @contextlib.contextmanager
+    def serving(self, experiment: str, workers: int, threads: int) -> Iterator[None]:
+        """Around a run: every rank builds the world of an experiment, and serves its clients.
+
+        If a rank is gone, one sentence says so, even where `torchrun` ends this process for it too.
+        """
+
+        def interrupt(number: int, frame: Any) -> None:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            raise KeyboardInterrupt
+
+        before = signal.signal(signal.SIGTERM, interrupt)
+        over, end = Pipe(duplex=False)
+        threading.Thread(target=self._watch, args=(over,), name="ranks", daemon=True).start()
+        try:
+            for control in self._ranks:
+                with contextlib.suppress(*GONE):  # which the watch sees
+                    _send(control, experiment=experiment, seats=self.share(workers), threads=threads)
+            yield
+            signal.signal(signal.SIGTERM, before)
+        except BaseException as error:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # there is a sentence to say
+            gone = wait(list(self._ranks), timeout=0)
+            if isinstance(error, KeyboardInterrupt) and gone:
+                raise RunError(f"{self._ranks[cast(Connection, gone[0])]} is gone") from None
+            raise
+        finally:
+            end.close()
+
+    def _watch(self, over: Connection) -> None:
+        """Interrupt the run when a rank is gone: on these connections the other ranks say nothing."""
+        if over not in wait([over, *self._ranks]):
+            signal.pthread_kill(cast(int, threading.main_thread().ident), signal.SIGTERM)
+
+    def seats(self, workers: int) -> list[Seat]:
+        """The workers of the other ranks, as soon as they have built the world."""
+        seats = []
+        for _ in range(self.share(workers) * len(self._ranks)):
+            connection, said = self._accept()
+            if said["error"]:
+                raise UserError(f"{said['name']} cannot take part: {printable(said['error'])}")
+            seats.append(Seat(connection, said["name"]))
+        return seats
+
+    def _accept(self) -> tuple[Connection, dict[str, Any]]:
+        connection = _tuned(self._listener.accept())
+        return connection, _receive(connection)
+
+    def close(self) -> None:
+        """Send the other ranks home."""
+        for control in self._ranks:
+            with contextlib.suppress(*GONE):
+                _send(control)
+        self._listener.close()
+        dist.destroy_process_group()
+
+
+@contextlib.contextmanager
+def gathered() -> Iterator[Ranks | None]:
+    """On rank 0, the others; None outside of `torchrun`."""
+    if this_rank() is None:
+        yield None
+        return
+    with contextlib.closing(Ranks()) as ranks:
+        yield ranks
+
+
+# ---- the other ranks ---------------------------------------------------------------------------------------------
+
+
+def follow(build: Callable[[str], World]) -> None:
+    """Be one of the other ranks until rank 0 has ended; `build` makes a world from an experiment."""
+    dist.init_process_group("gloo")
+    port, key = _agree(0, bytes(32))
+    host = os.environ["MASTER_ADDR"] if _spread() else LOCAL
+    name = f"rank {dist.get_rank()} on {socket.gethostname()}"
+
+    def connect(error: str = "") -> Connection:
+        connection = _tuned(Client((host, port), authkey=key))
+        _send(connection, name=name, error=error)
+        return connection
+
+    stop, workers = threading.Event(), list[threading.Thread]()
+
+    def take(seat: Connection, world: World, threads: int) -> None:
+        torch.set_num_threads(threads)
+        work(seat, world, WorkerCache(stop))
+
+    control = connect()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # rank 0 decides when to end
+    try:
+        while order := _receive(control):
+            try:
+                world = build(order["experiment"])
+            except (CatchmentError, OSError) as error:
+                connect(str(error))
+                continue
+            for _ in range(order["seats"]):
+                workers.append(threading.Thread(target=take, args=(connect(), world, order["threads"])))
+                workers[-1].start()
+    except GONE:
+        raise RunError("rank 0 is gone") from None
+    finally:
+        stop.set()
+        for worker in workers:
+            worker.join()
+        dist.destroy_process_group()
+
+
+# ---- connections -------------------------------------------------------------------------------------------------
+
+
+def _spread() -> bool:
+    """Whether the job is on several machines."""
+    return int(os.environ["LOCAL_WORLD_SIZE"]) < dist.get_world_size()
+
+
+def _agree(port: int, key: bytes) -> tuple[int, bytes]:
+    """Port and key of rank 0, on every rank."""
+    numbers = torch.tensor([port, *key])
+    dist.broadcast(numbers, 0)
+    port, *letters = numbers.tolist()
+    return port, bytes(letters)
+
+
+def _tuned(connection: Connection) -> Connection:
+    """Without delays, and with an end if the other machine vanishes."""
+    options = {"TCP_NODELAY": 1, "TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 2}
+    options["TCP_USER_TIMEOUT"] = 1000 * SILENCE
+    with socket.socket(fileno=os.dup(connection.fileno())) as line:
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in options.items():
+            if hasattr(socket, name):  # macOS lacks some
+                line.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    return connection
+
+
+def _send(connection: Connection, **said: Any) -> None:
+    connection.send_bytes(json.dumps(said).encode())
+
+
+def _receive(connection: Connection) -> dict[str, Any]:
+    return cast(dict[str, Any], json.loads(connection.recv_bytes()))

@@ -1,0 +1,96 @@
+"""Jobs of torchrun, as a person starts them: a rank dies, the run is resumed, and what cannot be done is said."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from jobs import COMMAND, job, surroundings
+from lives import contents, rounds_done
+from worlds import experiment
+
+import catchment
+from catchment import launch
+from catchment.errors import RunError, UserError
+
+SETTINGS = {"rounds": 30, "data": {"train": 200, "test": 20}, "workers": 2}
+
+
+def torchrun(*arguments: str, folder: Path, ranks: int = 2) -> subprocess.Popen[str]:
+    """`torchrun -m catchment ...`"""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "-m", "catchment"]
+    helpers = os.pathsep.join(path for path in sys.path if path)
+    env = os.environ | {"PYTHONPATH": helpers, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [*command, *arguments], cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def others(job: subprocess.Popen[str]) -> list[int]:
+    """The processes of the ranks from 1 on."""
+    children = Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()
+    ranks = {}
+    for child in children:
+        variables = dict(v.partition("=")[::2] for v in Path(f"/proc/{child}/environ").read_text().split("\0"))
+        ranks[int(variables.get("RANK", 0))] = int(child)
+    return [ranks[number] for number in sorted(ranks) if number]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_rank_that_is_killed_ends_the_run_with_one_sentence(tmp_path):
+    settings = experiment("standalone", **SETTINGS)
+    (tmp_path / "x.toml").write_text(settings.to_toml())
+    running = torchrun("run", "x.toml", "--out", "broken", folder=tmp_path)
+    while rounds_done(tmp_path / "broken") < 2:
+        assert running.poll() is None
+        time.sleep(0.01)
+    os.kill(others(running)[0], signal.SIGKILL)
+    _, errors = running.communicate()
+    (sentence,) = [line for line in errors.splitlines() if line.startswith("error: ")]
+    assert sentence.startswith("error: rank 1 on ")
+    assert sentence.endswith(" is gone; what was finished is kept: catchment resume broken")
+    assert 2 <= rounds_done(tmp_path / "broken") < 30
+    catchment.resume(tmp_path / "broken")
+    catchment.run(settings, tmp_path / "whole")
+    assert contents(tmp_path / "broken") == contents(tmp_path / "whole")
+
+
+def test_a_rank_that_is_killed_while_it_has_nothing_to_do_is_noticed():
+    with job(2, code=-9) as (ranks, (other,)):
+
+        def kill(record):
+            other.kill()
+            time.sleep(30)  # until it is noticed
+
+        with pytest.raises(RunError, match=r"^rank 1 on .* is gone$"):
+            launch.run(experiment("fedavg"), ranks=ranks, observe=kill)
+
+
+def test_a_rank_that_cannot_build_the_world_says_why(monkeypatch):
+    monkeypatch.setenv("CATCHMENT_DATA", "/nowhere")
+    with job(2) as (ranks, _):
+        monkeypatch.undo()
+        wanted = experiment("fedavg", data={"name": "mnist"})
+        monkeypatch.setattr(type(wanted), "build_world", lambda self: None)
+        with pytest.raises(UserError, match=r"^rank 1 on .* cannot take part: .*/nowhere"):
+            launch.run(wanted, ranks=ranks)
+
+
+@pytest.mark.slow
+def test_a_finished_run_is_left_as_it_is_by_all_ranks(tmp_path):
+    catchment.run(experiment("fedavg"), tmp_path / "run")
+    running = torchrun("resume", "run", folder=tmp_path)
+    assert "fedavg" in running.communicate()[0]
+    assert running.returncode == 0
+
+
+def test_what_a_job_cannot_do_is_said(tmp_path):
+    environment = os.environ | surroundings(0, 2, 1)
+    done = subprocess.run([*COMMAND[:3], "list"], env=environment, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr == "error: torchrun starts run and resume; start list without it\n"
