@@ -12,6 +12,7 @@ Departures:
   infinitely: entropies have a floor.
 - With `data.augment`, teachers see plain images and students augmented ones: logits of a sample travel once per round,
   and a student sees another crop of it in every epoch.
+- `start_epochs`, which is not in the paper: everybody learns the labels of X0 before teaching others.
 - An ablation of Table 5 is not explained: here a path that is switched off leaves its samples to the next one.
 """
 
@@ -95,12 +96,14 @@ class LargerServer(Method[State]):
     client_epochs: int = 1  # on private data
     public_epochs: int = 1  # of a client, on X0
     server_epochs: int = 1
+    start_epochs: int = 0  # of everybody, on the labels of X0, before the first transfer
     epsilon: float = 0.75  # share of cross-entropy where there is a teacher
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
         for name in ("client_epochs", "public_epochs", "server_epochs"):
             at_least(name, getattr(self, name), 1)
+        at_least("start_epochs", self.start_epochs, 0)
         if not 0 <= self.epsilon <= 1:
             raise ExperimentError(f"epsilon is {self.epsilon}; a share from 0 to 1 is expected")
         if not self.temperature > 0:
@@ -123,7 +126,9 @@ class LargerServer(Method[State]):
     def round(self, server: Server, state: State, fleet: Fleet) -> None:
         """ServerExecute: knowledge fusion, server training, transfer to the clients."""
         cohort = fleet.cohort()
-        self.train_server(server, state, self.fuse(server, state, fleet, cohort))
+        if server.round == 1 and self.start_epochs:
+            self.train_server(server, state, Lesson(state.pool, state.pooled), self.start_epochs)  # nobody teaches yet
+        self.train_server(server, state, self.fuse(server, state, fleet, cohort), self.server_epochs)
         l_s = ServerLogits(predictions(server, state.model, public_of(server.world)))
         for _ in fleet.ask(self.client_train, dict.fromkeys(fleet.idle(cohort), l_s)):
             pass
@@ -132,7 +137,7 @@ class LargerServer(Method[State]):
     def fuse(self, server: Server, state: State, fleet: Fleet, cohort: list[int]) -> Lesson:
         """Ask the clients, and make one teacher of what they know."""
 
-    def train_server(self, server: Server, state: State, lesson: Lesson) -> None:
+    def train_server(self, server: Server, state: State, lesson: Lesson, epochs: int) -> None:
         """Some epochs on X0: equations 1, 2 and 5, sample by sample."""
         public = public_of(server.world)
 
@@ -144,17 +149,14 @@ class LargerServer(Method[State]):
 
         state.model.train()
         size = server.world.server_optimizer.batch_size
-        fit(state.optimizer, server.batches(public, size, epochs=self.server_epochs), l_s)
+        fit(state.optimizer, server.batches(public, size, epochs=epochs), l_s)
 
     # ---- the client ----
 
     @on_client
     def client_select(self, client: Client, request: Wanted) -> Predictions:
         """ClientSelect: the logits of the wanted samples; a client that has not begun trains on private data first."""
-        model, optimizer = client.own_model()
-        if "model" not in client.state:
-            train_on(client, client.train, model, optimizer, self.client_epochs)
-            client.keep(model, optimizer)
+        model, _ = self.begun(client)
         wanted = public_of(client.world)
         if request.positions is not None:
             wanted = wanted.select(request.positions.long())
@@ -163,7 +165,7 @@ class LargerServer(Method[State]):
     @on_client
     def client_train(self, client: Client, request: ServerLogits) -> Trained:
         """ClientTrain: equation 6 on X0, then cross-entropy on private data."""
-        model, optimizer = client.own_model()
+        model, optimizer = self.begun(client) if self.start_epochs else client.own_model()
         public = public_of(client.world)
 
         def l_c(batch: Batch) -> Tensor:
@@ -176,6 +178,16 @@ class LargerServer(Method[State]):
         loss = train_on(client, client.train, model, optimizer, self.client_epochs)
         client.keep(model, optimizer)
         return Trained(loss)
+
+    def begun(self, client: Client) -> tuple[nn.Module, torch.optim.Optimizer]:
+        """The client's model; a new one is trained first, on the labels of X0 if it shall be, and on private data."""
+        model, optimizer = client.own_model()
+        if "model" not in client.state:
+            if self.start_epochs:
+                train_on(client, public_of(client.world), model, optimizer, self.start_epochs)
+            train_on(client, client.train, model, optimizer, self.client_epochs)
+            client.keep(model, optimizer)
+        return model, optimizer
 
     # ---- what comes out ----
 

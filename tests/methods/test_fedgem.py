@@ -125,7 +125,7 @@ def test_a_round_of_fedgem_by_hand():
     # The server from zero: its gradient is eps (p - y) + (1 - eps) (p - t) with t = sigmoid(1).
     server = Server(w)
     state = method.init(server)
-    method.train_server(server, state, Lesson(came.logits, torch.ones(1, dtype=torch.bool)))
+    method.train_server(server, state, Lesson(came.logits, torch.ones(1, dtype=torch.bool)), epochs=1)
     a = 0.75 * 0.5 + 0.25 * (sigmoid(1) - 0.5)
     assert torch.allclose(state.model(w.data.public.images), torch.tensor([[a, -a]]))
     # The client learns from it, from p = sigmoid(1), and then from its private sample.
@@ -135,6 +135,24 @@ def test_a_round_of_fedgem_by_hand():
     assert torch.allclose(client.state["model"]["1.weight"], torch.tensor([[c, 0.0], [-c, 0.0]]))
     # And the whole round does just this.
     assert torch.allclose(played(w, method, 1).model[1].weight, torch.tensor([[a, 0.0], [-a, 0.0]]))
+
+
+def test_epochs_on_public_labels_before_the_first_transfer():
+    method = FedGEM(epsilon=0.75, start_epochs=1)
+    w = by_hand(method)
+    # One step on the public label, from p = 1/2 to (1/2, -1/2) along x, then one on the private one.
+    c = 0.5 + 1 - sigmoid(1)
+    assert torch.allclose(method.client_select(answering(w), Wanted()).logits, torch.tensor([[c, -c]]))
+    # The server takes the first of these steps, too, and then learns with the client as its teacher.
+    a = 0.5 + 0.75 * (1 - sigmoid(1)) + 0.25 * (sigmoid(2 * c) - sigmoid(1))
+    assert torch.allclose(played(w, method, 1).model[1].weight, torch.tensor([[a, 0.0], [-a, 0.0]]))
+    # FedGEMS does not ask about a sample that it gets right, so clients begin where they are taught.
+    selective = FedGEMS(start_epochs=1)
+    client = answering(by_hand(selective))
+    selective.client_train(client, ServerLogits(torch.tensor([[c, -c]])))
+    taught = c + 0.75 * (1 - sigmoid(2 * c))  # the teacher agrees with the client
+    taught += 1 - sigmoid(2 * taught)
+    assert torch.allclose(client.state["model"]["1.weight"][0, 0], torch.tensor(taught))
 
 
 def played(w, method, rounds, notes=None):
