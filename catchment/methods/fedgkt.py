@@ -49,6 +49,7 @@ from catchment.exchange.payload import Payload
 from catchment.families import features, stems
 from catchment.families.features import Augmentation, FeatureStore, Knowledge
 from catchment.learning.losses import cross_entropy, distillation
+from catchment.learning.prefetch import prefetched
 from catchment.learning.training import Weights, fit
 from catchment.models import check_pair
 from catchment.randomness import torch_generator
@@ -302,7 +303,7 @@ class FedGKT(Method[State]):
         plain = {k for k in (*clients, *others) if self.plain(world, state.store.turns[k])}
         for epoch in range(self.server_epochs):
             seed = server.seed("augment", epoch, first, *uploads)
-            for batch in state.store.epoch(
+            batches = state.store.epoch(
                 clients,
                 others,
                 size=world.server_optimizer.batch_size,
@@ -311,7 +312,8 @@ class FedGKT(Method[State]):
                 shuffle=torch_generator(server.seed("shuffle", epoch, first, *uploads)),
                 again=torch_generator(server.seed("replay", epoch, first, turn)),
                 augmentation=Augmentation(seed, plain, self.mirror, self.shift) if self.mirror or self.shift else None,
-            ):
+            )
+            for batch in prefetched(batches):
                 yield Batch(batch.images.to(world.device), batch.labels.to(world.device), batch.ids)
 
     # ---- the client ----
