@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Sequence, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from catchment.core.stopwatch import Stopwatch
 from catchment.core.transport import Snapshot, Transport
 from catchment.exchange.message import Message
 from catchment.exchange.request import TRAINING, Request, Response
@@ -58,9 +59,12 @@ class _Mark:
 class InFlight:
     """At most one request per client, asides apart; `book` is called with every arrival."""
 
-    def __init__(self, transport: Transport, book: Callable[[Arrival], None]) -> None:
+    def __init__(
+        self, transport: Transport, book: Callable[[Arrival], None], stopwatch: Stopwatch | None = None
+    ) -> None:
         self._transport = transport
         self._book = book
+        self._stopwatch = stopwatch or Stopwatch()
         self._sequence = 0
         self._resumes = 0
         self._start = _Mark()  # of the time since the last resume
@@ -150,7 +154,7 @@ class InFlight:
 
     def _receive(self, until: float) -> Arrival | None:
         """The next response; its client is free again."""
-        while (response := self._transport.pull(until)) is not None:
+        while (response := self._pull(until)) is not None:
             if not response.aside:
                 pending = self._pending.pop(response.client)
                 arrival = Arrival(pending.request, response, not pending.awaited)
@@ -161,6 +165,13 @@ class InFlight:
             self._book(arrival)
             return arrival
         return None
+
+    def _pull(self, until: float) -> Response | None:
+        before = self._stopwatch.switch("clients")
+        try:
+            return self._transport.pull(until)
+        finally:
+            self._stopwatch.switch(before)
 
     # ---- checkpoints ----
 

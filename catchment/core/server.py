@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from catchment.core.architecture import Architecture
 from catchment.core.spool import Spool
+from catchment.core.stopwatch import Stopwatch
 from catchment.core.versions import ClientState
 from catchment.core.world import World
 from catchment.data import Batch, Samples, batches
@@ -33,11 +34,12 @@ class Trainable(Protocol):
 class Server:
     """What a method's server routine works with, besides its state and the fleet."""
 
-    def __init__(self, world: World, directory: Path | None = None) -> None:
+    def __init__(self, world: World, directory: Path | None = None, stopwatch: Stopwatch | None = None) -> None:
         self.world = world
         self.round = 0  # the current round; the first is 1
         self.notes: dict[str, float] = {}  # numbers of the current round that a method wants in rounds.jsonl
         self._directory = directory
+        self._stopwatch = stopwatch
         self._client_modules: dict[Architecture, nn.Module] = {}
         self._optimizers: WeakKeyDictionary[torch.optim.Optimizer, OptimizerSettings] = WeakKeyDictionary()
         self._validation: Sequence[float] = ()  # accuracies of the rounds before, on validation samples
@@ -94,7 +96,7 @@ class Server:
 
     def spool(self) -> Spool:
         """Room on the run's disk for uploads that are too large for memory."""
-        return Spool(self._directory)
+        return Spool(self._directory, self._stopwatch)
 
     def optimizer(self, model: Trainable, settings: OptimizerSettings | None = None) -> torch.optim.Optimizer:
         """An optimiser as `[optimizer.server]` (or `settings`) says; every round it has the rate of that round."""

@@ -15,6 +15,7 @@ import torch
 
 from catchment.codecs import Memory, Wire
 from catchment.core.spool import on_disk
+from catchment.core.stopwatch import Stopwatch
 from catchment.exchange.message import Message
 from catchment.exchange.request import Request
 
@@ -80,8 +81,9 @@ def uncoded_request(wire: Wire, request: Request) -> Message:
 class Sessions:
     """The server's sessions with all clients; large tensors of their memories are on disk."""
 
-    def __init__(self, wire: Wire, directory: Path | None = None) -> None:
+    def __init__(self, wire: Wire, directory: Path | None = None, stopwatch: Stopwatch | None = None) -> None:
         self._wire = wire
+        self._stopwatch = stopwatch or Stopwatch()
         self._directory = directory
         self._by_client: dict[int, Session] = {}
         self._same_for_all = wire.touches("down") and not wire.remembers("down")
@@ -90,7 +92,10 @@ class Sessions:
 
     def encode_for_all(self, body: Message) -> Message:
         """A request's body, coded as far as that does not depend on the client."""
-        return self._wire.encode(body, "down", {}, number=0)[0] if self._same_for_all else body
+        if not self._same_for_all:
+            return body
+        with self._stopwatch.during("wire"):
+            return self._wire.encode(body, "down", {}, number=0)[0]
 
     def encode_for(self, client: int, body: Message, number: int) -> Message:
         """What `encode_for_all` gave, coded for one client."""
@@ -117,7 +122,8 @@ class Sessions:
         """The session with a client; new large tensors of its memory are moved to disk."""
         session = self._by_client.get(client) or Session(self._wire)
         before = session.memory
-        yield session
+        with self._stopwatch.during("wire"):
+            yield session
         if self._remembers:
             session.memory = {
                 name: tensor

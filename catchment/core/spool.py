@@ -19,6 +19,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from catchment.core.stopwatch import Stopwatch
 from catchment.errors import ProtocolError, RunError
 from catchment.process import return_freed_memory
 
@@ -179,8 +180,9 @@ class Spool:
     Memory is bounded by what is taken out at a time. For one thread.
     """
 
-    def __init__(self, directory: str | Path | None = None) -> None:
+    def __init__(self, directory: str | Path | None = None, stopwatch: Stopwatch | None = None) -> None:
         self._scratch = Scratch(directory)
+        self._stopwatch = stopwatch or Stopwatch()
         self._counts: dict[int, int] = {}
         self._shape: tuple[int, ...] = ()  # of a row; the first put decides
         self._dtype = torch.float32
@@ -214,6 +216,10 @@ class Spool:
         if at is not None:
             self.count(key)
         self._check(key, rows)
+        with self._stopwatch.during("disk"):
+            self._put(key, rows, at)
+
+    def _put(self, key: int, rows: Tensor, at: Tensor | None) -> None:
         self.release()
         self._forget_passed()
         raw = _bytes_of(rows.detach().cpu().contiguous())

@@ -19,6 +19,7 @@ from catchment.core.method import Method, contract
 from catchment.core.outcomes import Outcomes
 from catchment.core.replies import Reception, Reply, ReplyObserver, ordered
 from catchment.core.session import DROPS, Sessions
+from catchment.core.stopwatch import Stopwatch
 from catchment.core.transport import Transport
 from catchment.costs.ledger import Ledger
 from catchment.errors import ProtocolError
@@ -53,6 +54,7 @@ class Traffic:
         expectations: Expectations | None = None,
         attack: AttackFilter | None = None,
         inspection: InspectionFilter | None = None,
+        stopwatch: Stopwatch | None = None,
     ) -> None:
         """`directory` is for what the codecs remember, if it is large."""
         self.round = 0
@@ -65,9 +67,9 @@ class Traffic:
         self._ledger = ledger
         self._expectations = expectations or Expectations.of(method, None)
         self._inspection = inspection
-        self._sessions = Sessions(wire or Wire(), directory)
+        self._sessions = Sessions(wire or Wire(), directory, stopwatch)
         self._reception = Reception(method, self._expectations, self._sessions, self.outcomes, attack, inspection)
-        self._inflight = InFlight(transport, self._book)
+        self._inflight = InFlight(transport, self._book, stopwatch)
 
     # ---- for the fleet ----
 

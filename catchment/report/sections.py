@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,7 @@ from catchment.report.parts import (
 from catchment.report.showing import MISSING, human_bytes, human_seconds, percent, shortened
 from catchment.report.tables import Column, summary_columns
 from catchment.runs.reading import RunFiles, labels
-from catchment.runs.records import ModelCosts
+from catchment.runs.records import ModelCosts, Spent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,11 +86,19 @@ def _number_cards(run: RunFiles) -> Cards:
         Card("bytes up", human_bytes(outcome.bytes.up), "clients to server"),
         Card("bytes down", human_bytes(outcome.bytes.down), "server to clients"),
         Card("bytes to evaluate", human_bytes(outcome.bytes.evaluation), "not counted above"),
-        Card("wall time", human_seconds(outcome.seconds)),
+        Card("wall time", human_seconds(outcome.seconds), _where(outcome.spent)),
     ]
     if outcome.virtual_seconds:
         cards.append(Card("virtual time", human_seconds(outcome.virtual_seconds), "of simulated devices"))
     return Cards(cards)
+
+
+def _where(spent: Spent) -> str:
+    """Where the time went, largest first; nothing below one percent."""
+    seconds = asdict(spent)
+    total = sum(seconds.values())
+    shares = sorted(((value / total, name) for name, value in seconds.items()), reverse=True) if total else []
+    return ", ".join(f"{name} {100 * share:.0f} %" for share, name in shares if share >= 0.01)
 
 
 def _run_cards(runs: Sequence[RunFiles]) -> Cards:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing, nullcontext
@@ -16,6 +15,7 @@ from catchment.core.filters import AttackFilter, InspectionFilter
 from catchment.core.fleet import Fleet
 from catchment.core.method import Metrics
 from catchment.core.server import Server
+from catchment.core.stopwatch import Stopwatch
 from catchment.core.traffic import Traffic
 from catchment.core.transport import Transport
 from catchment.core.world import World
@@ -31,7 +31,7 @@ from catchment.runs.checkpoint import Checkpoints
 from catchment.runs.converter import Record, from_dict, to_dict
 from catchment.runs.directory import LEDGER, RESULT, ROUNDS
 from catchment.runs.journal import Journal
-from catchment.runs.records import Bytes, Event, Inversion, LedgerEntry, LedgerRound, Result, Round, best_of
+from catchment.runs.records import Bytes, Event, Inversion, LedgerEntry, LedgerRound, Result, Round, Spent, best_of
 from catchment.runs.rehearsal import peak_memory
 from catchment.runs.state import fingerprint, unflatten
 from catchment.runs.undo import broken, restorer
@@ -68,7 +68,8 @@ class _Run:
         self.experiment = experiment
         self.world = world
         self.method = world.method
-        self.server = Server(world, directory)
+        self.stopwatch = Stopwatch()
+        self.server = Server(world, directory, self.stopwatch)
         self.ledger = Ledger()
         self.transport = transport
         self.plan = experiment.build_attack_plan()
@@ -82,6 +83,7 @@ class _Run:
             expectations=Expectations.of(world.method, world),
             attack=None if self.plan is None else AttackFilter(self.plan, world.wire),
             inspection=None if looks == "none" else InspectionFilter(experiment.inspection),
+            stopwatch=self.stopwatch,
         )
         participation = experiment.participation
         self.fleet = Fleet(
@@ -99,7 +101,7 @@ class _Run:
         self.observe = observe or ignore
         self.curious = CuriousServer(experiment.probe, world) if experiment.probe.inversion else None
         self.averages = StateAverages(world.average, self.method.models) if world.average else None
-        self.seconds = 0.0
+        self.spent: Counter[str] = Counter()  # seconds by kind of work, of all rounds
         self.peaks: dict[str, int | None] = {}  # "handler of model" -> bytes
         self.firsts: dict[str, Request] = {}  # the first request of each, until it is rehearsed
 
@@ -112,6 +114,7 @@ class _Run:
             state, done = self._restore(self.method.init(self.server))
             if self.averages:
                 self.averages.watch(state)
+            self.stopwatch.lap()  # what came before is of no round
             for number in range(done + 1, self.experiment.rounds + 1):
                 self._round(number, state)
             return self._finish(state)
@@ -130,7 +133,7 @@ class _Run:
         progress = loaded.progress
         self.ledger.totals = Counter({tuple(key): size for key, size in progress["bytes"]})
         self.ledger.fields = Counter({tuple(key): size for key, size in progress["fields"]})
-        self.seconds = progress["seconds"]
+        self.spent = Counter(progress["spent"])
         self.peaks = progress["peaks"]
         self.traffic.restore(loaded.fleet)
         self._cut(loaded.round)  # last: what cannot be resumed is left as it is
@@ -142,20 +145,21 @@ class _Run:
         self.crossings.cut(round)
 
     def _round(self, number: int, state: Any) -> None:
-        began, before = time.perf_counter(), Counter(self.ledger.totals)
+        before = Counter(self.ledger.totals)
         last = number == self.experiment.rounds
         self._begin(number, last)
         self._train(state)
         self.traffic.check_round()
         metrics = None
-        if last or number % self.experiment.evaluation.every == 0:
-            metrics = self._evaluate(state)
-            self.traffic.check_round()
-            self._show(metrics)
-        validation = self._validate(state)
-        if number == 1:
-            self._rehearse()
-        self.seconds += (seconds := time.perf_counter() - began)
+        with self.stopwatch.during("evaluation", whole=True):
+            if last or number % self.experiment.evaluation.every == 0:
+                metrics = self._evaluate(state)
+                self.traffic.check_round()
+                self._show(metrics)
+            validation = self._validate(state)
+            if number == 1:
+                self._rehearse()
+        spent = self._lap()
         crossed = {key: size - before[key] for key, size in self.ledger.totals.items()}
         record = Round(
             round=number,
@@ -163,15 +167,23 @@ class _Run:
             validation=validation,
             notes=self.server.notes,
             bytes=Bytes(**summarise(crossed)),
-            seconds=seconds,
+            seconds=sum(spent.values()),
+            spent=Spent(**spent),
             virtual_seconds=self.fleet.now,
             events=[Event(**event) for event in (*self.transport.news(), *self.traffic.outcomes.events)],
             probe=self._inverted(number, state),
         )
         self._record(record)
         if last or number % self.experiment.checkpoint.every == 0:
-            self._checkpoint(number, state)
+            with self.stopwatch.during("disk", whole=True):
+                self._checkpoint(number, state)
         self.observe(to_dict(record))
+
+    def _lap(self) -> dict[str, float]:
+        """Seconds by kind of work since the last lap."""
+        spent = self.stopwatch.lap()
+        self.spent.update(spent)
+        return spent
 
     def _begin(self, number: int, last: bool) -> None:
         """Start a round on server and traffic, and set who observes it."""
@@ -265,7 +277,7 @@ class _Run:
         progress = {
             "bytes": [[list(key), size] for key, size in self.ledger.totals.items()],
             "fields": [[list(key), size] for key, size in self.ledger.fields.items()],
-            "seconds": self.seconds,
+            "spent": dict(self.spent),
             "peaks": self.peaks,
         }
         averages = self.averages.tensors() if self.averages else {}
@@ -273,6 +285,7 @@ class _Run:
         self.traffic.saved()
 
     def _finish(self, state: Any) -> Record:
+        self._lap()
         final = self.records[-1]
         counts = self.traffic.outcomes.counts
         last = {key: to_dict(final).get(key) for key in ("accuracy", "server", "clients")}
@@ -292,7 +305,8 @@ class _Run:
             bytes=Bytes(**self.ledger.summary()),
             bytes_by_field=summary.bytes_by_field(self.ledger),
             leaves=summary.leaving_fields(self.world),
-            seconds=self.seconds,
+            seconds=self.spent.total(),
+            spent=Spent(**self.spent),
             virtual_seconds=self.fleet.now,
             lost=counts.lost,
             late=counts.late,

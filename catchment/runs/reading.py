@@ -21,6 +21,7 @@ from catchment.runs.records import (
     Result,
     Round,
     best_of,
+    total_spent,
 )
 
 BEFORE = Round(round=0, bytes=Bytes(up=0, down=0, evaluation=0), seconds=0.0, virtual_seconds=0.0, events=[])
@@ -165,6 +166,7 @@ class RunFiles:
                 evaluation=sum(record.bytes.evaluation for record in self.rounds),
             ),
             seconds=sum(record.seconds for record in self.rounds),
+            spent=total_spent(self.rounds),
             virtual_seconds=self.rounds[-1].virtual_seconds if self.rounds else 0.0,
             lost=events["lost"],
             late=events["late"],

@@ -7,8 +7,9 @@ all keys which have none of their own (`catchment.runs.converter`).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Literal
 
 from catchment.runs.converter import AnyNumber
@@ -98,6 +99,25 @@ class Inversion:
     attacks: dict[str, Likeness]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Spent:
+    """Seconds of wall time by kind of work of the server's thread."""
+
+    clients: float = 0.0  # waiting for them, or serving them
+    wire: float = 0.0  # coding and decoding
+    server: float = 0.0  # the rest of the method's round
+    evaluation: float = 0.0
+    disk: float = 0.0  # writing uploads, records and checkpoints
+
+
+def total_spent(rounds: Iterable[Round]) -> Spent:
+    """The sum over rounds."""
+    total: Counter[str] = Counter()
+    for one in rounds:
+        total.update(asdict(one.spent))
+    return Spent(**total)
+
+
 # ---- rounds.jsonl -----------------------------------------------------------------------------------------------
 
 
@@ -119,7 +139,8 @@ class Round:
     validation: float | None = None  # accuracy on the validation samples, where there are some
     notes: dict[str, AnyNumber] = field(default_factory=dict)  # numbers that the method noted, evaluated or not
     bytes: Bytes
-    seconds: float  # of wall time
+    seconds: float  # of wall time, since the record of the round before
+    spent: Spent = field(default_factory=Spent)
     virtual_seconds: float  # of the simulated devices, since the start of the run
     events: list[Event]
     probe: Inversion | None = None
@@ -247,6 +268,7 @@ class Result:
     bytes_by_field: BytesByField | None = None
     leaves: list[LeavingField] = field(default_factory=list)
     seconds: float
+    spent: Spent = field(default_factory=Spent)
     virtual_seconds: float
     lost: int
     late: int

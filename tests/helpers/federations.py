@@ -48,7 +48,7 @@ def outcome(name, out, observe=None, **settings):
     result = catchment.run(chosen, out=out, observe=observe)
     rounds = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
     for record in (result, *rounds):
-        del record["seconds"], record["virtual_seconds"]
+        del record["seconds"], record["spent"], record["virtual_seconds"]
     del result["costs"]["peak_memory"]  # measured, to a few bytes
     for record in rounds:
         record["events"] = [event for event in record["events"] if event["what"] not in NEWS]

@@ -57,5 +57,5 @@ def contents(out: Path) -> tuple[Any, ...]:
     result = json.loads((out / "result.json").read_text())
     rounds = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
     for record in (result, *rounds):
-        del record["seconds"]
+        del record["seconds"], record["spent"]
     return result, rounds, (out / "ledger.jsonl").read_text()

@@ -156,7 +156,8 @@ def test_a_real_run_fits_and_its_rounds_say_what_its_result_says(tmp_path):
     so_far = to_dict(RunFiles.read(tmp_path / "run").outcome)
     assert so_far["lost"] > 0
     assert so_far["virtual_seconds"] > 0
-    assert so_far.pop("seconds") == pytest.approx(result["seconds"])
+    assert 0 < so_far.pop("seconds") < result["seconds"]  # less what came after the last record
+    assert so_far.pop("spent").keys() == result["spent"].keys()
     later = ("bytes_by_field", "leaves", "attack", "probe", "costs", "data", "fingerprint")
     assert not any(so_far.pop(key) for key in later)
     assert so_far == {key: result[key] for key in so_far}

@@ -40,7 +40,7 @@ def test_files_are_their_records(name, more, tmp_path):
 def test_what_was_not_measured_is_not_in_a_round(tmp_path):
     catchment.run(experiment("fedavg", rounds=2, evaluation={"every": 2}), tmp_path)
     first, second = map(json.loads, (tmp_path / "rounds.jsonl").read_text().splitlines())
-    assert list(first) == ["round", "bytes", "seconds", "virtual_seconds", "events"]
+    assert list(first) == ["round", "bytes", "seconds", "spent", "virtual_seconds", "events"]
     assert list(second) == ["round", "accuracy", "server", "clients", *list(first)[1:]]
 
 

@@ -25,7 +25,11 @@ def test_a_run_directory_holds_everything(tmp_path):
     assert set(result["clients"]["accuracy"]) == {"mean", "min", "max"}
     assert set(result["bytes"]) == {"up", "down", "evaluation"}
     assert result["accuracy"] == seen[-1]["accuracy"]
-    assert result["seconds"] == pytest.approx(sum(record["seconds"] for record in seen))
+    for record in (result, *seen):
+        assert sum(record["spent"].values()) == pytest.approx(record["seconds"])
+    assert all(seen[0]["spent"][kind] > 0 for kind in ("clients", "server", "evaluation"))
+    assert result["spent"]["disk"] > 0
+    assert result["seconds"] > sum(record["seconds"] for record in seen)  # the last checkpoint came after them
 
 
 def test_the_resolved_experiment_gives_the_same_result_again(tmp_path):
