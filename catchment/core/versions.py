@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from torch import Tensor
@@ -13,6 +13,7 @@ from catchment.exchange.request import Request
 from catchment.files import private_directories, write_atomically
 
 ClientState = dict[str, dict[str, Tensor]]  # by the names a method declares in `persistent`
+Version = tuple[int, int]  # the number of the request that made it, and how often the run had been resumed
 
 
 class Versions:
@@ -23,8 +24,16 @@ class Versions:
     last checkpoint relies on. Methods here replace the table and never change it, so another thread may read it.
     """
 
-    def __init__(self) -> None:
-        self._kept: dict[int, tuple[int, ClientState]] = {}  # sequence -> (resumes, state)
+    def __init__(self, kept: Mapping[Version, ClientState] | None = None) -> None:
+        found = (kept or {}).items()
+        self._kept = {
+            sequence: (resumes, state) for (sequence, resumes), state in found
+        }  # sequence -> (resumes, state)
+
+    @property
+    def kept(self) -> dict[Version, ClientState]:
+        """All versions, with which a new object can be made."""
+        return {(sequence, resumes): state for sequence, (resumes, state) in self._kept.items()}
 
     def before(self, request: Request) -> ClientState:
         """The state that a request starts from; versions that a resume has discarded are dropped."""

@@ -12,6 +12,7 @@ import threading
 from array import array
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -24,6 +25,7 @@ from catchment.core.versions import Versions, state_from_message, state_to_messa
 from catchment.core.worker import WorkerCache
 from catchment.core.world import World
 from catchment.engines.arrivals import Arrivals
+from catchment.engines.client_states import Changed, ClientStates
 from catchment.engines.faults import Faults
 from catchment.engines.profiles import DeviceProfile
 from catchment.engines.seats import Seat
@@ -52,8 +54,8 @@ class InProcess(Transport):
     ) -> None:
         """Workers are threads, and others at `seats`.
 
-        Large replies wait in `directory`, or without one in the system's folder for temporary files. With `batched`,
-        clients that are asked alike are trained in one call, by the calling thread.
+        Large replies and states wait in `directory`, or without one in the system's folder for temporary files. With
+        `batched`, clients that are asked alike are trained in one call, by the calling thread.
         """
         self._world = world
         self._threads = threads
@@ -65,7 +67,7 @@ class InProcess(Transport):
         self._timed = any(d.seconds(1, 1, 1) > 0 for d in devices) or self._faults.delay > 0
         self._now = 0.0
         self._sent: dict[int, float] = {}
-        self._versions: dict[int, Versions] = {}
+        self._states = ClientStates(directory)
         self._touched: set[int] = set()
         self._stop = threading.Event()
         self._local = threading.local()
@@ -99,14 +101,11 @@ class InProcess(Transport):
 
     def push(self, requests: Sequence[Request]) -> None:
         """Queue requests; workers begin at once."""
-        persistent = self._world.remembers
         if self._together is not None:
             self._together.add(requests)
         for request in requests:
             if self._strict:
                 request = Request.from_bytes(request.to_bytes())
-            if persistent and request.client not in self._versions:
-                self._versions[request.client] = Versions()
             if request.aside:
                 self._asides.add(request)
             else:
@@ -138,8 +137,8 @@ class InProcess(Transport):
 
     def snapshot(self, before: Callable[[int], int]) -> Snapshot:
         """Clock, send times of what is in flight, and the states of clients that changed."""
-        known = sorted(self._touched & self._versions.keys())
-        states = {client: self._versions[client].newest(before(client)) for client in known}
+        known = sorted(client for client in self._touched if client in self._states)
+        states = Changed(self._states, {client: before(client) for client in known})
         # A client that is still working is looked at again next time.
         self._touched = self._training.clients() | self._arrivals.clients()
         return Snapshot(self._now, dict(self._sent), states)
@@ -149,8 +148,7 @@ class InProcess(Transport):
         self._now = snapshot.now
         self._sent = dict(snapshot.sent)
         for client, state in snapshot.states.items():
-            self._versions[client] = Versions()
-            self._versions[client].restore(state)
+            self._states.restore(client, state)
 
     def close(self) -> None:
         """Stop the workers after the batch they are in."""
@@ -160,6 +158,7 @@ class InProcess(Transport):
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
         self._arrivals.clear()
+        self._states.close()
 
     # ---- one client's turn, in a worker thread ----
 
@@ -167,13 +166,14 @@ class InProcess(Transport):
         """Answer a request as its client would, with the faults that are injected."""
         if not request.aside and self._happens("crash", request):
             return Response(request.client, request.sequence, None, error="the device crashed (injected)")
-        response = self._answer(request, self._versions.get(request.client))
-        if self._strict:
-            response = Response.from_bytes(response.to_bytes())
-            if (versions := self._versions.get(request.client)) is not None and not request.aside:
+        with self._states.of(request.client) if self._world.remembers else nullcontext() as versions:
+            response = self._answer(request, versions)
+            if self._strict and versions is not None and not request.aside:
                 versions.replace(
                     lambda state: state_from_message(Message.from_bytes(state_to_message(state).to_bytes())[0])
                 )
+        if self._strict:
+            response = Response.from_bytes(response.to_bytes())
         if not request.aside and self._happens("drop", request):
             return response._replace(body=None, error="the reply was dropped (injected)")
         return response

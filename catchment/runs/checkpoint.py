@@ -1,9 +1,8 @@
 """Checkpoints: atomic, without pickle, and never the only copy.
 
 A checkpoint is `round-N.safetensors`: the server's state, the fleet and the clock. States of clients that changed
-since the last checkpoint are in one `clients-N.safetensors` beside it; the checkpoint says which file holds which
-client, so that an untouched client costs nothing. A file is written under another name, flushed to the disk and
-renamed; the last two checkpoints and what they refer to are kept.
+since the last checkpoint are in `clients-N.safetensors` beside it (`client_files`). A file is written under another
+name, flushed to the disk and renamed; the last two checkpoints and what they refer to are kept.
 """
 
 from __future__ import annotations
@@ -19,16 +18,15 @@ from torch import Tensor
 from catchment.core.spool import Spool
 from catchment.core.traffic import TrafficSnapshot
 from catchment.core.transport import Snapshot
-from catchment.core.versions import ClientState
 from catchment.errors import RunError, WireError
 from catchment.exchange.message import Message
 from catchment.files import private_directory, write_atomically
 from catchment.learning.training import Weights
+from catchment.runs.client_files import PATTERN, ClientFiles
 from catchment.runs.state import flatten, streamed, unflatten
 
 KEPT = 2
 ROUND_FILES = f"round-{'[0-9]' * 6}.safetensors"
-MOST_CLIENT_FILES = 8  # then all client states are written into one file again
 
 
 class Loaded(NamedTuple):
@@ -47,8 +45,7 @@ class Checkpoints:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._files: dict[int, str] = {}  # client -> file that holds its newest state
-        self._states: dict[int, ClientState] = {}
+        self._clients = ClientFiles(directory)
         self._needs: dict[int, set[str]] = {}  # round of a kept checkpoint -> client files it refers to
 
     def save(
@@ -61,7 +58,7 @@ class Checkpoints:
     ) -> None:
         """Write a checkpoint, then delete all older ones but the last."""
         private_directory(self._directory)
-        files = self._save_clients(round, fleet.transport.states)
+        self._clients.save(round, fleet.transport.states)
         tensors: dict[str, Tensor] = {}
         spools: list[Spool] = []
         meta = {
@@ -77,7 +74,7 @@ class Checkpoints:
             "pending": [awaited for _, awaited in fleet.pending],
             "arrived": [late for _, _, late in fleet.arrived],
             "clock": {"now": fleet.transport.now, "sent": list(fleet.transport.sent.items())},
-            "clients": list(files.items()),
+            "client_files": self._clients.names,
             "progress": dict(progress),
         }
         for number, (request, _) in enumerate(fleet.pending):
@@ -93,8 +90,7 @@ class Checkpoints:
         meta["codecs"] = {"memories": list(memories.items()), "answered": list(fleet.answered.items())}
         message = Message(tensors, {"meta": json.dumps(meta)})
         write_atomically(self._directory / f"round-{round:06d}.safetensors", streamed(message, spools))
-        self._files = files
-        self._needs[round] = set(files.values())
+        self._needs[round] = set(self._clients.names)
         self._clean(round)
 
     def latest(self) -> Loaded | None:
@@ -112,35 +108,12 @@ class Checkpoints:
             )
         return None
 
-    def _save_clients(self, round: int, changed: Mapping[int, ClientState]) -> dict[int, str]:
-        self._states.update(changed)
-        files = dict(self._files)
-        if not changed:
-            return files
-        if len(set(files.values())) >= MOST_CLIENT_FILES:
-            changed = self._states
-        name = f"clients-{round:06d}.safetensors"
-        tensors = {
-            f"{client}/{group}/{key}": tensor
-            for client, state in changed.items()
-            for group, entries in state.items()
-            for key, tensor in entries.items()
-        }
-        write_atomically(self._directory / name, Message(tensors).buffers())
-        return {**files, **dict.fromkeys(changed, name)}
-
     def _load(self, path: Path) -> Loaded:
         message, _ = Message.from_bytes(path.read_bytes())
         tensors = message.tensors
         meta = json.loads(str(message.scalars["meta"]))
-        files: dict[int, str] = {int(client): file for client, file in meta["clients"]}
-        states: dict[int, ClientState] = {client: {} for client in files}
-        for name in sorted(set(files.values())):
-            stored, _ = Message.from_bytes((self._directory / name).read_bytes())
-            for key, tensor in stored.tensors.items():
-                client, group, entry = key.split("/", 2)
-                if files.get(int(client)) == name:
-                    states[int(client)].setdefault(group, {})[entry] = tensor
+        clients = ClientFiles(self._directory)
+        clients.load(meta["client_files"] if "client_files" in meta else sorted({file for _, file in meta["clients"]}))
         pending = [
             (_tensor_bytes(tensors[f"pending/{number}"]), awaited) for number, awaited in enumerate(meta["pending"])
         ]
@@ -153,7 +126,7 @@ class Checkpoints:
             for n, late in enumerate(meta["arrived"])
         ]
         clock = meta["clock"]
-        transport = Snapshot(clock["now"], {int(s): t for s, t in clock["sent"]}, dict(states))
+        transport = Snapshot(clock["now"], {int(s): t for s, t in clock["sent"]}, clients)
         memories = {client: unflatten(form, tensors, None) for client, form in meta["codecs"]["memories"]}
         fleet = TrafficSnapshot(
             sequence=meta["fleet"]["sequence"],
@@ -169,8 +142,8 @@ class Checkpoints:
         )
         averages = unflatten(meta["averages"], tensors, None)
         loaded = Loaded(meta["round"], tensors, meta["state"], fleet, meta["progress"], averages)
-        self._files, self._states = files, states
-        self._needs[loaded.round] = set(files.values())
+        self._clients = clients
+        self._needs[loaded.round] = set(clients.names)
         return loaded
 
     def _clean(self, round: int) -> None:
@@ -180,7 +153,7 @@ class Checkpoints:
             path.unlink()
             self._needs.pop(_round(path), None)
         needed = set().union(*self._needs.values())
-        for path in self._directory.glob("clients-*.safetensors"):
+        for path in self._directory.glob(PATTERN):
             if path.name not in needed:
                 path.unlink()
 

@@ -21,7 +21,8 @@ from catchment.exchange.message import Message
 from catchment.exchange.request import Request, Response
 from catchment.files import write_atomically
 from catchment.learning.optimizers import OptimizerSettings
-from catchment.runs.checkpoint import KEPT, MOST_CLIENT_FILES, Checkpoints
+from catchment.runs.checkpoint import KEPT, Checkpoints
+from catchment.runs.client_files import FEW, MANY
 from catchment.runs.state import flatten, unflatten
 
 
@@ -457,18 +458,66 @@ def test_a_file_that_neither_kept_checkpoint_needs_is_removed(tmp_path):
     assert client_files(tmp_path) == ["clients-000003.safetensors", "clients-000004.safetensors"]
 
 
-def test_many_client_files_become_one_again(tmp_path):
+def test_files_in_which_little_counts_are_written_anew(tmp_path):
     checkpoints = Checkpoints(tmp_path)
-    for round in range(1, MOST_CLIENT_FILES + 1):
+    checkpoints.save(1, Box(1), snapshot({client: client_state(1) for client in range(5)}), {})
+    checkpoints.save(2, Box(2), snapshot({0: client_state(2), 1: client_state(2)}), {})
+    assert stored(tmp_path / "clients-000002.safetensors") == {0, 1}  # 3 of 5 still count
+    checkpoints.save(3, Box(3), snapshot({2: client_state(3)}), {})
+    assert stored(tmp_path / "clients-000003.safetensors") == {2, 3, 4}
+    checkpoints.save(4, Box(4), snapshot(), {})
+    assert client_files(tmp_path) == ["clients-000002.safetensors", "clients-000003.safetensors"]
+    assert values(Checkpoints(tmp_path).latest().fleet.transport.states) == {0: 2, 1: 2, 2: 3, 3: 1, 4: 1}
+
+
+def test_many_small_files_are_put_together_and_a_checkpoint_stays_small(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    for round in range(1, MANY + 30):
         checkpoints.save(round, Box(round), snapshot({round: client_state(round)}), {})
-    assert len(client_files(tmp_path)) == MOST_CLIENT_FILES
-    last = MOST_CLIENT_FILES + 1
-    checkpoints.save(last, Box(last), snapshot({1: client_state(100)}), {})
-    assert stored(tmp_path / f"clients-{last:06d}.safetensors") == set(range(1, last))
-    checkpoints.save(last + 1, Box(0), snapshot(), {})
-    assert client_files(tmp_path) == [f"clients-{last:06d}.safetensors"]
-    expected = {client: client for client in range(1, last)} | {1: 100}
+        assert len(client_files(tmp_path)) <= MANY + 2
+        assert len(stored(tmp_path / f"clients-{round:06d}.safetensors")) <= 1 + FEW
+    expected = {client: client for client in range(1, MANY + 30)}
     assert values(Checkpoints(tmp_path).latest().fleet.transport.states) == expected
+
+
+def test_what_a_checkpoint_writes_does_not_grow_with_the_clients_that_took_part(tmp_path):
+    chance, checkpoints, cohort, written = random.Random(0), Checkpoints(tmp_path), 100, []
+    expected: dict[int, float] = {}
+    for round in range(1, 80):
+        changed = dict.fromkeys(chance.sample(range(2000), cohort), client_state(round))
+        expected |= dict.fromkeys(changed, float(round))
+        checkpoints.save(round, Box(round), snapshot(changed), {})
+        written.append(sum(len(stored(path)) for path in tmp_path.glob(f"clients-{round:06d}*")))
+    assert cohort <= max(written) <= 2 * cohort
+    held = sum(len(stored(path)) for path in tmp_path.glob("clients-*"))
+    assert held < 2.5 * len(expected)
+    assert values(Checkpoints(tmp_path).latest().fleet.transport.states) == expected
+
+
+def test_large_states_are_written_in_several_files(tmp_path, monkeypatch):
+    monkeypatch.setattr("catchment.runs.client_files.FULL", 16)
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, Box(1), snapshot({client: client_state(client) for client in range(5)}), {})
+    assert [stored(tmp_path / name) for name in client_files(tmp_path)] == [{2, 3}, {4}, {0, 1}]
+    assert values(Checkpoints(tmp_path).latest().fleet.transport.states) == {client: client for client in range(5)}
+
+
+def test_client_files_of_earlier_versions_are_read(tmp_path):
+    """They had no list of clients, and the checkpoint had a table of which file holds which client."""
+    Checkpoints(tmp_path).save(1, Box("old"), snapshot(), {})
+    for round, clients in ((1, (0, 1)), (2, (1,))):
+        tensors = {f"{client}/model/layer/weight": torch.tensor([10.0 * round + client]) for client in clients}
+        (tmp_path / f"clients-{round:06d}.safetensors").write_bytes(Message(tensors).to_bytes())
+    path = tmp_path / "round-000001.safetensors"
+    message, _ = Message.from_bytes(path.read_bytes())
+    meta = json.loads(message.scalars["meta"])
+    del meta["client_files"]
+    meta["clients"] = [[0, "clients-000001.safetensors"], [1, "clients-000002.safetensors"]]
+    path.write_bytes(Message(message.tensors, {"meta": json.dumps(meta)}).to_bytes())
+    resumed = Checkpoints(tmp_path)
+    assert values(resumed.latest().fleet.transport.states) == {0: 10, 1: 21}
+    resumed.save(3, Box("new"), snapshot({0: client_state(5)}), {})
+    assert values(Checkpoints(tmp_path).latest().fleet.transport.states) == {0: 5, 1: 21}
 
 
 def test_what_a_client_forgot_does_not_come_back_from_an_older_file(tmp_path):
@@ -508,4 +557,4 @@ def test_a_clients_state_is_the_newest_after_any_sequence_of_saves(tmp_path, see
             assert loaded.round == round
             assert values(loaded.fleet.transport.states) == history[round]
         assert len(round_files(tmp_path)) <= 2
-        assert len(client_files(tmp_path)) <= MOST_CLIENT_FILES + 2
+        assert len(client_files(tmp_path)) <= MANY + 2

@@ -5,13 +5,17 @@ from __future__ import annotations
 import gc
 import json
 import sys
+from functools import partial
 from pathlib import Path
 
 import many_clients
 import pytest
+import worlds
 from many_clients import CLIENTS
 
 import catchment
+from catchment.engines import inprocess
+from catchment.engines.client_states import ClientStates
 
 HERE = str(Path(many_clients.__file__).parent)
 
@@ -73,3 +77,38 @@ def test_few_measure_models_of_their_own_if_that_is_asked_for(tmp_path):
         if (entry["purpose"], entry["direction"]) == ("evaluation", "up")
     }
     assert len(evaluated) == 5
+
+
+# ---- what clients remember --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["fedmd", "fedgkt, coded", "fedgkt, asynchronous"])
+def test_states_on_the_disk_change_nothing(name, tmp_path, monkeypatch):
+    made = worlds.experiment(name, rounds=2)
+    in_memory = catchment.run(made)
+    monkeypatch.setattr(inprocess, "ClientStates", partial(ClientStates, resident=0))
+
+    def stop(record):
+        raise KeyboardInterrupt
+
+    on_disk = catchment.run(made)
+    with pytest.raises(KeyboardInterrupt):
+        catchment.run(made, tmp_path / "run", observe=stop)
+    resumed = catchment.resume(tmp_path / "run")
+    assert in_memory["fingerprint"] == on_disk["fingerprint"] == resumed["fingerprint"]
+
+
+def test_states_of_many_clients_are_not_in_memory(tmp_path, monkeypatch):
+    found, resident = [], []
+
+    class Watched(ClientStates):
+        def __init__(self, directory):
+            super().__init__(directory, resident=20_000)
+            found.append(self)
+
+    monkeypatch.setattr(inprocess, "ClientStates", Watched)
+    many = experiment(
+        method={"name": "standalone"}, participation={"fraction": 100 / CLIENTS}, evaluation={"clients": 5}
+    )
+    catchment.run(many, tmp_path / "run", observe=lambda record: resident.append(found[0].resident))
+    assert max(resident) <= 20_000
