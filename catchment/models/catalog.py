@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
 from catchment.errors import CatchmentError, ModelError
-from catchment.models import mobile, resnet, resnet18, small
+from catchment.models import mobile, resnet, resnet18, small, yolox
 from catchment.models.initial import glorot
 from catchment.models.kgf import BASE_KERNELS, with_base_kernels
 from catchment.models.split import written
@@ -100,6 +100,7 @@ _SINGLE = {
     "resnet55": _half(6, 6, 6),
     "resnet109": _half(12, 12, 12),
     "resnet18": _basic(64, 2),
+    **{f"yolox_{size}": Builtin(partial(yolox.yolox, size), smallest=32) for size in yolox.SIZES},
 }
 
 _FAMILIES = {

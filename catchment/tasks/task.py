@@ -93,6 +93,10 @@ class Task(ABC):
     def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """The loss of a model's outputs, mean over the batch."""
 
+    def drawn(self, images: Tensor, outputs: Tensor, labels: Tensor) -> Tensor | None:
+        """Images of pixels from 0 to 1 with what is true, then with what was found, `[2 B, C, H, W]`; None: no need."""
+        return None
+
     @abstractmethod
     def score(self, results: Iterable[tuple[Tensor, Tensor]], classes: Sequence[str]) -> Score:
         """Measure the outputs of a model in evaluation mode, batch after batch with their labels."""
