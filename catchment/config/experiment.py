@@ -274,6 +274,7 @@ class Experiment:
             std=d.std,
             classes=d.classes,
             own=d.own,
+            size=d.size,
         )
         public: float | data.Dataset | None
         if isinstance(d.public, PublicSettings):  # of its test samples one is decoded, as none is used

@@ -36,7 +36,8 @@ class DataSettings:
     public: float | PublicSettings | None = None  # share of the data that is public, or another set
     validation: float = 0.0  # share of the training data held out, for a measurement after every round
     partition: dict[str, Any] = field(default_factory=lambda: {"name": "iid"})
-    augment: tuple[str, ...] = ()  # in classification "crop" and "flip"
+    size: int | None = None  # side of the squares that images with boxes are put in, in pixels; 416 if not given
+    augment: tuple[str, ...] = ()  # "crop", "flip"; in detection "flip", "colour", "mosaic"
     download: bool = False  # fetch a missing set from the hub
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
@@ -46,6 +47,8 @@ class DataSettings:
     def __post_init__(self) -> None:
         at_least("data.clients", self.clients, 1)
         at_least("data.most_samples", self.most_samples, 1)
+        if self.size is not None:
+            at_least("data.size", self.size, 1)
         for name in ("train", "test"):
             if (limit := getattr(self, name)) is not None:
                 at_least(f"data.{name}", limit, 1)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from catchment.data.boxes import find_boxes, read_boxes
 from catchment.data.partition import OWN, deal
 from catchment.data.parts import Parts
 from catchment.data.samples import Dataset, Form, Samples
@@ -18,7 +19,7 @@ from catchment.data.sources import numbered, samples_of
 from catchment.data.splits import find_split
 from catchment.errors import DataError, ExperimentError, UserError
 from catchment.randomness import numpy_generator
-from catchment.tasks import CLASSIFICATION, TASKS
+from catchment.tasks import CLASSIFICATION, DETECTION, TASKS
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,6 +118,9 @@ def describe(division: Division) -> list[list[int]]:
 
 def _own_samples(folder: Path, part: str, form: Form) -> Samples | None:
     """A split of a device's folder, if it is there."""
+    if form.task == DETECTION.name:
+        boxes = find_boxes(folder, part)
+        return None if boxes is None else read_boxes(boxes, np.arange(len(boxes)), form.classes, form.shape[1])[0]
     split = find_split(folder, part)
     if split is None:
         return None

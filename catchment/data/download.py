@@ -29,6 +29,8 @@ SPLITS = ("test", "validation", "train")  # train comes last: once it is there, 
 
 def download_set(name: str, folder: Path) -> None:
     """Write a named set's splits to `folder`; a file appears under its name only when it is whole."""
+    if name not in HUB:
+        raise DataError(f'"{name}" cannot be fetched; copy it to {folder} (docs/detection.md says in which form)')
     try:
         import datasets
     except ImportError as error:

@@ -6,7 +6,6 @@ schema may carry the class names.
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,16 +16,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from catchment.data.decoding import decoded
 from catchment.errors import DataError, needs
 
 with needs("reading Parquet files", "research"):
     import pyarrow as pa
     import pyarrow.parquet as pq
-    from PIL import Image
 
 LABELS = ("label", "fine_label", "labels", "target", "class")  # the first of these that is there
-GREY = {"1", "L", "LA"}  # Pillow's modes
-COLOUR = {"RGB", "RGBA", "P", "PA", "CMYK", "YCbCr"}
 
 
 @dataclass(frozen=True)
@@ -42,7 +39,7 @@ class ParquetSplit:
         """The labels of all rows as they are stored, numbers or text."""
         parts = []
         for file in self.files:
-            with _reading(file):
+            with reading(file):
                 column = pq.read_table(file, columns=[self.label]).column(0)
             if column.null_count:
                 raise DataError(f"{file} has {column.null_count} rows without a {self.label}")
@@ -54,7 +51,7 @@ class ParquetSplit:
         """The images of some rows, ascending, as `[n, C, H, W]`; only these are decoded."""
         images: NDArray[np.uint8] | None = None
         for number, (place, encoded) in enumerate(self._encoded(rows)):
-            pixels = _decoded(encoded, place)
+            pixels = decoded(encoded, place)
             if images is None:
                 images = np.empty((len(rows), *pixels.shape), dtype=np.uint8)
             if pixels.shape[1:] != images.shape[2:]:
@@ -74,7 +71,7 @@ class ParquetSplit:
         first = 0
         for file in self.files:
             start = first
-            with _reading(file), pq.ParquetFile(file) as parquet:
+            with reading(file), pq.ParquetFile(file) as parquet:
                 for batch in parquet.iter_batches(1024, columns=[f"{self.image}.bytes"]):
                     last = first + batch.num_rows
                     wanted = rows[np.searchsorted(rows, first) : np.searchsorted(rows, last)]
@@ -93,7 +90,8 @@ def open_parquet(files: Sequence[Path], split: str) -> ParquetSplit:
 
 
 @contextmanager
-def _reading(file: Path) -> Iterator[None]:
+def reading(file: Path) -> Iterator[None]:
+    """Errors of a Parquet file as one sentence."""
     try:
         yield
     except (pa.ArrowException, OSError) as error:
@@ -103,9 +101,9 @@ def _reading(file: Path) -> Iterator[None]:
 
 def _columns(file: Path) -> tuple[str, str, tuple[str, ...] | None]:
     """The image column, the label column, and the class names if the schema has them."""
-    with _reading(file):
+    with reading(file):
         schema = pq.read_schema(file)
-    images = [field.name for field in schema if _is_image(field.type)]
+    images = [field.name for field in schema if is_image(field.type)]
     if len(images) != 1:
         found = f"{len(images)} image columns" if images else "no image column"
         raise DataError(
@@ -126,7 +124,8 @@ def _columns(file: Path) -> tuple[str, str, tuple[str, ...] | None]:
     return images[0], known[0], tuple(names) if names else None
 
 
-def _is_image(kind: Any) -> bool:
+def is_image(kind: Any) -> bool:
+    """Whether a column has encoded images."""
     if not pa.types.is_struct(kind):
         return False
     fields = {field.name: field.type for field in kind}
@@ -135,19 +134,3 @@ def _is_image(kind: Any) -> bool:
 
 def _is_label(kind: Any) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
-def _decoded(encoded: bytes | None, place: str) -> NDArray[np.uint8]:
-    """The pixels of an encoded image: `[1, H, W]` if it is grey, `[3, H, W]` if it is colour."""
-    if encoded is None:
-        raise DataError(f"{place} has no image bytes; files that only name image paths cannot be used")
-    try:
-        with Image.open(io.BytesIO(encoded)) as image:
-            mode = image.mode
-            if mode in GREY:
-                return np.asarray(image if mode == "L" else image.convert("L"))[None]
-            if mode in COLOUR:
-                return np.asarray(image if mode == "RGB" else image.convert("RGB")).transpose(2, 0, 1)
-    except Exception as error:  # Pillow's decoders raise many kinds of errors on damaged images
-        raise DataError(f"the image in {place} cannot be decoded: {error}") from error
-    raise DataError(f'the image in {place} has pixels of kind "{mode}"; only 8-bit grey and colour can be used')

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -120,6 +120,7 @@ class Dataset:
     normalise: Normalisation
     public: Samples | None = None  # where clients bring data of their own: what everybody has
     task: Task = CLASSIFICATION
+    faults: Mapping[str, int] = field(default_factory=dict)  # what was wrong in the files, and how often
 
     def __post_init__(self) -> None:
         parts = {"train": self.train, "test": self.test}

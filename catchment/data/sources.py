@@ -11,14 +11,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from catchment.data.annotations import BoxSplit
+from catchment.data.boxes import find_boxes, read_boxes
 from catchment.data.download import download_set
 from catchment.data.samples import Dataset, Normalisation, Samples, with_statistics
 from catchment.data.splits import Split, find_split
 from catchment.errors import DataError, ExperimentError, needs
 from catchment.names import call_with_known, did_you_mean, resolve
 from catchment.randomness import numpy_generator
+from catchment.tasks import DETECTION
 
 VARIABLE = "CATCHMENT_DATA"
+WITH_BOXES = ("bccd", "coco", "coco_mini")
+SIDE = 416  # pixels, of the square that images with boxes are put in unless `data.size` says otherwise
 
 # Mean and standard deviation of the training pixels, per channel, after division by 255 (digits: by 16).
 STATISTICS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
@@ -31,6 +36,7 @@ STATISTICS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "cinic10": ((0.4789, 0.4723, 0.4305), (0.2421, 0.2383, 0.2587)),
     "svhn": ((0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)),
     "pneumoniamnist": ((0.5,), (0.5,)),
+    **dict.fromkeys(WITH_BOXES, ((0.5,), (0.5,))),
 }
 
 
@@ -46,6 +52,7 @@ def load(
     std: float | Sequence[float] | None = None,
     classes: Sequence[str] | None = None,
     own: bool = False,
+    size: int | None = None,
 ) -> Dataset:
     """A data set by name, by the path of a folder, or from a user's "module:function".
 
@@ -55,6 +62,7 @@ def load(
 
     `classes` are the names of the classes in the order of their numbers, where the set does not say. With `own`,
     clients bring their training data: only the test part is loaded here, and the split `public` if the folder has one.
+    Images with boxes are put into squares of side `size`.
     """
     if root is None and os.environ.get(VARIABLE):
         root = Path(os.environ[VARIABLE])
@@ -62,10 +70,10 @@ def load(
         dataset = _limited(_digits(), train, test, seed)
     elif name in STATISTICS:
         folder = _folder_of(name, root, download, own)
-        dataset = _from_folder(folder, train, test, seed, Normalisation(255, *STATISTICS[name]), classes, own)
+        dataset = _from_folder(folder, train, test, seed, Normalisation(255, *STATISTICS[name]), classes, own, size)
     elif "/" in name or Path(name).is_dir():
         folder = Path(name).expanduser()
-        dataset = _from_folder(folder, train, test, seed, Normalisation(255, (0.5,), (0.5,)), classes, own)
+        dataset = _from_folder(folder, train, test, seed, Normalisation(255, (0.5,), (0.5,)), classes, own, size)
     elif ":" in name:
         dataset = call_with_known(resolve("data set", name, {}), root=root, seed=seed)
         if not isinstance(dataset, Dataset):
@@ -77,6 +85,10 @@ def load(
     else:
         raise ExperimentError(
             f'unknown data set "{name}" (not a folder or "module:function" either); {did_you_mean(name, STATISTICS)}'
+        )
+    if size is not None and dataset.task is not DETECTION:
+        raise DataError(
+            f'data.size is {size}, but only images with boxes are resized, and "{name}" has none; leave it out'
         )
     if own:
         dataset = replace(dataset, train=dataset.train.select(torch.arange(0)))
@@ -137,7 +149,7 @@ def _folder_of(name: str, root: Path | None, download: bool, own: bool) -> Path:
         )
     folder = Path(root).expanduser() / name
     needed = "test" if own else "train"
-    if find_split(folder, needed) is None:
+    if find_boxes(folder, needed) is None and find_split(folder, needed) is None:
         if not download:
             raise DataError(
                 f'data set "{name}" is not at {folder} (no {needed}.parquet or {needed}.npz there): '
@@ -156,8 +168,12 @@ def _from_folder(
     normalise: Normalisation,
     classes: Sequence[str] | None,
     own: bool,
+    size: int | None,
 ) -> Dataset:
     """A data set from a folder; without a test split its validation split is used for testing."""
+    tests = find_boxes(folder, "test") or find_boxes(folder, "validation")
+    if tests is not None:
+        return _with_boxes(folder, tests, train_limit, test_limit, seed, normalise, classes, own, size or SIDE)
     splits = {} if own else {"train": find_split(folder, "train")}
     splits["test"] = find_split(folder, "test") or find_split(folder, "validation")
     if own and (public := find_split(folder, "public")):
@@ -178,6 +194,39 @@ def _from_folder(
     parts = {part: samples_of(images[part], own[rows[part]], channels) for part, own in zip(there, labels)}
     nothing = parts["test"].images[:0], parts["test"].labels[:0], torch.arange(0)
     return Dataset(parts.get("train") or Samples(*nothing), parts["test"], names, normalise, parts.get("public"))
+
+
+def _with_boxes(
+    folder: Path,
+    tests: BoxSplit,
+    train_limit: int | None,
+    test_limit: int | None,
+    seed: int,
+    normalise: Normalisation,
+    classes: Sequence[str] | None,
+    own: bool,
+    side: int,
+) -> Dataset:
+    """A data set of images with boxes; its classes are those of the test split, unless they are given."""
+    names = tests.names if classes is None else tuple(classes)
+    if names is None:
+        raise DataError(f"{tests.files[0]} does not name its categories; set data.classes")
+    test, faults = _read(tests, "test", names, test_limit, seed, side)
+    train = test.select(torch.arange(0))
+    if not own:
+        split = find_boxes(folder, "train")
+        if split is None:
+            raise DataError(f"{folder} has a test or validation split with boxes, but no train split with boxes")
+        train, more = _read(split, "train", names, train_limit, seed, side)
+        faults = more | faults
+    return Dataset(train, test, names, normalise, task=DETECTION, faults=faults)
+
+
+def _read(
+    split: BoxSplit, part: str, names: Sequence[str], limit: int | None, seed: int, side: int
+) -> tuple[Samples, dict[str, int]]:
+    samples, faults = read_boxes(split, _drawn(part, len(split), limit, seed), names, side)
+    return samples, {f"{part}: {fault}": count for fault, count in faults.items() if count}
 
 
 def samples_of(images: NDArray[np.uint8], labels: NDArray[np.int64], channels: int) -> Samples:

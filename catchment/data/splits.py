@@ -40,20 +40,26 @@ class Split(Protocol):
 def find_split(folder: Path, split: str) -> Split | None:
     """A split in a folder or its folder `data`: `train.npz`, `train.parquet`, or `train-00000-of-00002.parquet` ..."""
     for place in (folder, folder / "data"):
-        arrays, whole = place / f"{split}.npz", place / f"{split}.parquet"
-        files = [whole] if whole.is_file() else sorted(place.glob(f"{split}-*-of-*.parquet"))
+        arrays, files = place / f"{split}.npz", parquet_files(place, split)
         if arrays.is_file() and files:
             raise DataError(f"{place} has both {arrays.name} and {files[0].name}; keep the one that is to be used")
         if arrays.is_file():
             return open_arrays(arrays)
         if files:
-            numbered = SHARD.fullmatch(files[0].name)
-            if numbered and len(files) != int(numbered[1]):
-                raise DataError(
-                    f"{place} has {len(files)} of the {int(numbered[1])} files of the {split} split; "
-                    "copy or download the others too"
-                )
             from catchment.data.parquet import open_parquet  # needs packages that not every install has
 
             return open_parquet(files, split)
     return None
+
+
+def parquet_files(place: Path, split: str) -> list[Path]:
+    """The Parquet files of a split: one, or all of its numbered ones."""
+    whole = place / f"{split}.parquet"
+    files = [whole] if whole.is_file() else sorted(place.glob(f"{split}-*-of-*.parquet"))
+    numbered = SHARD.fullmatch(files[0].name) if files else None
+    if numbered and len(files) != int(numbered[1]):
+        raise DataError(
+            f"{place} has {len(files)} of the {int(numbered[1])} files of the {split} split; "
+            "copy or download the others too"
+        )
+    return files

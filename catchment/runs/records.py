@@ -239,6 +239,8 @@ class Costs:
 class DataSizes:
     """Numbers of samples; None where only the clients know."""
 
+    left_out_if_empty: ClassVar = ("faults",)
+
     name: str
     clients: int
     train: int | None = None
@@ -246,6 +248,7 @@ class DataSizes:
     largest_client: int | None = None
     test: int | None = None
     public: int | None = None
+    faults: dict[str, int] = field(default_factory=dict)  # what was wrong in its files, and how often
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -116,4 +116,5 @@ def data_sizes(experiment: Experiment, world: World) -> DataSizes:
         largest_client=None if sizes is None else int(sizes.max()),
         test=len(division.test),
         public=0 if division.public is None else len(division.public),
+        faults=dict(division.dataset.faults),
     )

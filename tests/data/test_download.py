@@ -12,7 +12,7 @@ import torch
 
 from catchment.data import load
 from catchment.data.download import HUB
-from catchment.data.sources import STATISTICS
+from catchment.data.sources import STATISTICS, WITH_BOXES
 from catchment.errors import DataError
 
 datasets = pytest.importorskip("datasets")
@@ -92,4 +92,4 @@ def test_without_the_package_the_error_says_how_to_install_it(tmp_path: Path, mo
 
 
 def test_every_named_set_can_be_fetched() -> None:
-    assert HUB.keys() == STATISTICS.keys() - {"digits"}
+    assert HUB.keys() == STATISTICS.keys() - {"digits", *WITH_BOXES}

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from catchment.data import Dataset, Normalisation, load
-from catchment.data.sources import STATISTICS
+from catchment.data.sources import STATISTICS, WITH_BOXES
 from catchment.errors import DataError, ExperimentError
 
 Write = Callable[..., None]
@@ -257,7 +257,7 @@ def test_limits_beyond_a_split_are_refused(folder: Path) -> None:
 # ---- names, roots, users' functions
 
 
-@pytest.mark.parametrize("name", sorted(STATISTICS.keys() - {"digits"}))
+@pytest.mark.parametrize("name", sorted(STATISTICS.keys() - {"digits", *WITH_BOXES}))
 def test_named_sets_are_folders_of_the_root(
     name: str, tmp_path: Path, write_split: Write, random_images: Draw, monkeypatch: pytest.MonkeyPatch
 ) -> None:

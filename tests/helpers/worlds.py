@@ -147,6 +147,12 @@ METHODS: dict[str, dict[str, Any]] = {
         "models": {"client": "resnet4"},
         "wire": {"codecs": ["up:weights/*=update+feedback+int4(0)"]},
     },
+    "fedkgf, detection": {
+        "method": {"name": "fedkgf", "kernels": 4},
+        "models": {"client": "squares:model"},
+        "data": {"name": "squares:images", "train": 40, "test": 8, "augment": ["mosaic", "flip", "colour"]},
+        "optimizer": {"client": {"name": "sgd", "lr": 0.01, "batch_size": 4}},
+    },
     "dgc": {"method": {"name": "dgc", "warmup": 1, "clip": 1.0}},
     "fedcom": {
         "method": {"name": "fedcom", "tracking": True, "server_rate": 0.9},

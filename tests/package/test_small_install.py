@@ -15,7 +15,8 @@ import pytest
 import catchment
 
 ELSEWHERE = [  # for servers, research and reports
-    "catchment.__main__", "catchment.flower", "catchment.keys", "catchment.data.parquet", "catchment.report",
+    "catchment.__main__", "catchment.flower", "catchment.keys", "catchment.data.parquet", "catchment.data.box_parquet",
+    "catchment.report",
     "catchment.studies",
 ]  # fmt: skip
 ABSENT = ["flwr", "cryptography", "pyarrow", "PIL", "sklearn", "scipy", "matplotlib", "pandas", "datasets"]
@@ -128,7 +129,18 @@ def test_every_extra_that_is_named_is_there() -> None:
     root = Path(catchment.__file__).parents[1]
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    assert {"device", "research", "server", "zstd", "hub", "dev", "tensorboard", "mlflow", "wandb"} == extras.keys()
+    assert {
+        "device",
+        "research",
+        "server",
+        "zstd",
+        "hub",
+        "dev",
+        "tensorboard",
+        "mlflow",
+        "wandb",
+        "detection",
+    } == extras.keys()
     heavy = ("flwr", "pyarrow", "pillow", "scikit-learn", "matplotlib")
     assert not [need for need in project["dependencies"] if need.startswith(heavy)]
     assert extras["server"] == ["catchment[device,research]"]
