@@ -8,7 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from catchment.data import Batch, Normalisation, Samples, batches
+from catchment.data.pictures import pixels
 from catchment.tasks import CLASSIFICATION, Score, Task
+
+SHOWN = 6  # samples that are drawn
 
 
 def evaluate(
@@ -43,3 +46,19 @@ def predict(model: nn.Module, batches: Iterable[Batch], classes: int) -> Tensor:
         parts = [model(batch.images).cpu() for batch in batches]
     model.train(training)
     return torch.cat(parts) if parts else torch.empty(0, classes)
+
+
+@torch.no_grad()
+def drawn(
+    model: nn.Module, samples: Samples, normalise: Normalisation, device: torch.device, task: Task
+) -> Tensor | None:
+    """The first samples as the task draws them, normalised, with a model in eval mode; None if it draws nothing."""
+    training = model.training
+    model.eval()
+    batch = next(batches(samples.select(torch.arange(min(len(samples), SHOWN))), SHOWN, normalise=normalise, seed=None))
+    shown = task.drawn(pixels(batch.images, normalise), model(batch.images.to(device)), batch.labels)
+    model.train(training)
+    if shown is None:
+        return None
+    mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (normalise.mean, normalise.std))
+    return (shown - mean) / std

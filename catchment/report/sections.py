@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from catchment.report.drawing import Drawing
 
+CAPTIONS = {"found": "what is true above, what was found below"}  # of pictures, by the names of their files
 SELF_REPORTED = "self-reported"  # by clients; the server did not measure it
 
 
@@ -181,7 +182,8 @@ def _images(runs: Sequence[RunFiles]) -> list[Part]:
     for label, run in zip(labels(runs), runs):
         for name, image in run.images.items():
             if not name.startswith(trust.PROBE):
-                caption = f"{name}, after the last evaluation" if len(runs) == 1 else f"{label}: {name}"
+                words = CAPTIONS.get(name, name)
+                caption = f"{words}, after the last evaluation" if len(runs) == 1 else f"{label}: {words}"
                 shown.append(Picture(image, name, caption))
     return [Figures(shown)] if shown else []
 

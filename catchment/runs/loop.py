@@ -21,9 +21,10 @@ from catchment.core.transport import Transport
 from catchment.core.world import World
 from catchment.costs.ledger import Ledger, summarise
 from catchment.data.pictures import sheet
-from catchment.errors import Diverged, ProtocolError, RunError
+from catchment.errors import Diverged, ProtocolError, RunError, UserError
 from catchment.exchange.request import VALIDATION, Request
 from catchment.files import FileLock, write_atomically
+from catchment.learning.evaluation import drawn
 from catchment.learning.moving_average import StateAverages
 from catchment.privacy.inversion import CuriousServer
 from catchment.runs import summary
@@ -35,6 +36,7 @@ from catchment.runs.records import Bytes, Event, Inversion, LedgerEntry, LedgerR
 from catchment.runs.rehearsal import peak_memory
 from catchment.runs.state import fingerprint, unflatten
 from catchment.runs.undo import broken, restorer
+from catchment.tasks import Task
 
 Observer = Callable[[Record], None]
 
@@ -156,6 +158,8 @@ class _Run:
                 metrics = self._evaluate(state)
                 self.traffic.check_round()
                 self._show(metrics)
+            if last:
+                self._draw(state)
             validation = self._validate(state)
             if number == 1:
                 self._rehearse()
@@ -244,6 +248,22 @@ class _Run:
         (self.directory / "images").mkdir(exist_ok=True)
         for name, images in metrics.images.items():
             write_atomically(self.directory / "images" / f"{name}.png", sheet(images, self.world.normalise))
+
+    def _draw(self, state: Any) -> None:
+        """Draw what the global model finds in a few test images, where the task has something to draw."""
+        world = self.world
+        if self.directory is None or type(world.task).drawn is Task.drawn or not len(world.data.test):
+            return
+        with self.averages.swapped_in(state) if self.averages else nullcontext():
+            try:
+                model = self.method.server_model(self.server, state)
+            except UserError:  # there is no global model
+                return
+            images = drawn(model, world.data.test, world.normalise, world.device, world.task)
+        if images is not None:
+            (self.directory / "images").mkdir(exist_ok=True)
+            picture = sheet(images, world.normalise, columns=len(images) // 2)
+            write_atomically(self.directory / "images" / "found.png", picture)
 
     def _inverted(self, number: int, state: Any) -> Inversion | None:
         """What a curious server could rebuild from this round's features; None without the probe."""
