@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable
+from contextlib import closing, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
-
-import torch
 
 from catchment import process
 from catchment.config.experiment import Experiment
 from catchment.core.world import World
-from catchment.engines.ranks import Ranks
+from catchment.engines.ranks import Ranks, own_device, this_rank
 from catchment.errors import ExperimentError
 from catchment.runs.converter import Record
 from catchment.runs.directory import RESULT, begin, load_experiment
@@ -33,14 +31,11 @@ def run(
     `observe` is called with the record of every round. Records are dicts with the fields of `catchment.runs.records`.
     """
     process.set_up()
+    _check_job(experiment)
     if experiment.engine == "flower":
         with TemporaryDirectory() if out is None else nullcontext(out) as place:
             return continue_run(experiment, begin(experiment, Path(place)), observe=observe)
-    with _serving(experiment, ranks):
-        world = experiment.build_world()  # before anything is written
-        directory = None if out is None else begin(experiment, Path(out))
-        transport = experiment.build_transport(world, directory, ranks)
-        return run_rounds(experiment, world, transport, directory, observe)
+    return _run_in_process(experiment, observe, ranks, lambda: None if out is None else begin(experiment, Path(out)))
 
 
 def resume(out: str | Path, *, observe: Observer | None = None) -> Record:
@@ -56,29 +51,46 @@ def continue_run(
 ) -> Record:
     """Do the remaining rounds of the run in a directory, whose experiment is given."""
     process.set_up()
+    _check_job(experiment)
     if experiment.engine == "flower":
         from catchment.flower.federation import federate
 
         return federate(experiment, directory, observe or ignore)
-    with _serving(experiment, ranks):
-        world = experiment.build_world()
-        transport = experiment.build_transport(world, directory, ranks)
-        return run_rounds(experiment, world, transport, directory, observe)
+    return _run_in_process(experiment, observe, ranks, lambda: directory)
 
 
-def _serving(experiment: Experiment, ranks: Ranks | None) -> AbstractContextManager[None]:
-    """The other ranks, if there are any, build the same world meanwhile."""
-    if ranks is None:
-        return nullcontext()
+def _check_job(experiment: Experiment) -> None:
+    """Refuse what the ranks of a job cannot help with."""
+    if this_rank() is None:
+        return
     if experiment.batched:
         raise ExperimentError("batched is true, which trains clients in one call of one process: leave torchrun out")
-    return ranks.serving(experiment.to_toml(), experiment.workers, experiment.threads)
+    if experiment.engine == "flower" and not experiment.spread:
+        raise ExperimentError(
+            "devices serve the clients of a federation, so that ranks have nothing to do: set spread = true, and they "
+            "share the training of the server's model"
+        )
 
 
-def world_of_rank(text: str) -> World:
-    """The world of an experiment on the torch device of this rank: of several of one kind, the one of its number."""
+def _run_in_process(
+    experiment: Experiment, observe: Observer | None, ranks: Ranks | None, place: Callable[[], Path | None]
+) -> Record:
+    """Do the remaining rounds with clients as function calls, here and on the other ranks of a job."""
+    if ranks is None and this_rank() is not None:
+        with closing(Ranks()) as ranks:
+            return _run_in_process(experiment, observe, ranks, place)
+    settings = (experiment.to_toml(), experiment.workers, experiment.threads)
+    with nullcontext() if ranks is None else ranks.serving(*settings):
+        world = experiment.build_world()  # before anything is written
+        directory = place()
+        transport = experiment.build_transport(world, directory, ranks)
+        order = ranks.order if ranks is not None and experiment.spread else None
+        return run_rounds(experiment, world, transport, directory, observe, order)
+
+
+def world_of_rank(text: str) -> World | None:
+    """The world of an experiment on the torch device of this rank; None if devices serve its clients."""
     experiment = Experiment.from_toml(text)
-    device = torch.device(experiment.device)
-    if device.index is None and device.type == getattr(torch.accelerator.current_accelerator(), "type", None):
-        device = torch.device(device.type, int(os.environ["LOCAL_RANK"]) % torch.accelerator.device_count())
-    return dataclasses.replace(experiment, device=str(device)).build_world()
+    if experiment.engine == "flower":
+        return None
+    return dataclasses.replace(experiment, device=str(own_device(experiment.device))).build_world()

@@ -30,7 +30,7 @@ app.command()(federation.join)
 app.command()(federation.policy)
 app.command()(keys.key)
 app.command()(keys.keys)
-RANKED = ("run", "resume")  # what a job of torchrun can do
+RANKED = ("run", "resume", "server")  # what a job of torchrun can do
 
 
 @app.callback()
@@ -40,7 +40,7 @@ def in_a_job(context: typer.Context) -> None:
     if rank is None:
         return
     if context.invoked_subcommand not in RANKED:
-        raise UserError(f"torchrun starts {' and '.join(RANKED)}; start {context.invoked_subcommand} without it")
+        raise UserError(f"torchrun starts {', '.join(RANKED)} alone; start {context.invoked_subcommand} without it")
     if rank > 0:
         follow(world_of_rank)
         raise typer.Exit

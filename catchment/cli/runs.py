@@ -12,7 +12,7 @@ from catchment.cli.keys import warn_about_keys
 from catchment.cli.options import ExperimentFile, Out, RunDirectory, Settings, free_directory, load
 from catchment.cli.output import progress, say, show_runs
 from catchment.config.experiment import Experiment
-from catchment.engines.ranks import gathered
+from catchment.engines.ranks import Ranks, this_rank
 from catchment.report import human_bytes
 from catchment.runs.directory import RESULT, load_experiment
 from catchment.runs.finished import Run
@@ -27,21 +27,20 @@ def start(experiment: Experiment, out: Path | None) -> None:
     """Run an experiment, with its progress, its table and its report."""
     warn_about_keys(experiment)
     directory = out or free_directory(experiment.name)
-    with progress(experiment, directory) as observe, gathered() as ranks:
-        launch.run(experiment, directory, observe=observe, ranks=ranks)
+    with progress(experiment, directory) as observe:
+        launch.run(experiment, directory, observe=observe)
     show_runs([directory])
 
 
 def resume(directory: RunDirectory) -> None:
     """Resume a run that was stopped or killed; the result is the same as without the interruption."""
-    if (directory / RESULT).exists():
-        with gathered():
-            pass  # the other ranks wait to be told that there is nothing to do
-    else:
+    if not (directory / RESULT).exists():
         experiment = load_experiment(directory)
         warn_about_keys(experiment)
-        with progress(experiment, directory) as observe, gathered() as ranks:
-            launch.continue_run(experiment, directory, observe=observe, ranks=ranks)
+        with progress(experiment, directory) as observe:
+            launch.continue_run(experiment, directory, observe=observe)
+    elif this_rank() is not None:
+        Ranks().close()  # the others wait to be told that there is nothing to do
     show_runs([directory])
 
 

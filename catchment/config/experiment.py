@@ -67,6 +67,7 @@ class Experiment:
     threads: int = 1  # PyTorch threads per client at work; results may depend on it, never on `workers`
     batched: bool = False  # tiny models of clients that are asked alike are trained in one call
     strict: bool = False  # serialise every message and every client state
+    spread: bool = False  # under torchrun, ranks share the training of the server's model
     device: str = "cpu"
     precision: Precision = "float32"  # of forward and backward passes; weights and messages are always float32
     path: str | None = None  # folder of the user's own modules; the file's folder if not given

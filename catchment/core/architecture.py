@@ -6,6 +6,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -40,6 +41,18 @@ class Architecture:
         if len(self.shape) == 3 and any(isinstance(part, nn.Conv2d) for part in module.modules()):
             return module.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
         return module.to(self.device)
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """What another process needs to build the same model, whose weights it is then given."""
+        names = ("name", "shape", "classes", "initial", "precision")
+        return {name: getattr(self, name) for name in names} | {"device": str(self.device)}
+
+    @staticmethod
+    def described(description: Mapping[str, Any], device: torch.device) -> Architecture:
+        """The inverse of `description`, on a device of this process."""
+        given = {**description, "shape": tuple(description["shape"]), "device": device}
+        return Architecture(**given, seed=0)
 
     def first_weights(self, seed: int) -> Weights:
         """First weights that are drawn with another seed, on the CPU."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
@@ -18,6 +18,7 @@ from catchment.core.versions import ClientState
 from catchment.core.world import World
 from catchment.data import Batch, Samples, batches
 from catchment.learning.optimizers import OptimizerSettings, set_rate
+from catchment.learning.spread import Order, Spread
 from catchment.learning.training import Weights, load_weights, tensors_of
 from catchment.randomness import derive
 from catchment.robust.aggregators import Aggregator
@@ -34,8 +35,16 @@ class Trainable(Protocol):
 class Server:
     """What a method's server routine works with, besides its state and the fleet."""
 
-    def __init__(self, world: World, directory: Path | None = None, stopwatch: Stopwatch | None = None) -> None:
+    def __init__(
+        self,
+        world: World,
+        directory: Path | None = None,
+        stopwatch: Stopwatch | None = None,
+        order: Order | None = None,
+    ) -> None:
+        """With `order`, which tells other ranks what to do, training steps can be shared with them."""
         self.world = world
+        self._order = order
         self.round = 0  # the current round; the first is 1
         self.notes: dict[str, float] = {}  # numbers of the current round that a method wants in rounds.jsonl
         self._directory = directory
@@ -93,6 +102,16 @@ class Server:
     def kept_model(self, client: int, kept: ClientState) -> nn.Module:
         """The model that a client keeps, as it would be deployed; with its first weights if it never trained."""
         return self.client_model(client, kept.get("model"))
+
+    def spread(self, model: nn.Module, architecture: Architecture | None = None) -> Callable[[Tensor], Tensor]:
+        """A model, the server's if no other is named, for training steps that all ranks share.
+
+        It is the model itself where there are no ranks, or if it draws random numbers in training.
+        """
+        if self._order is None:
+            return model
+        architecture = architecture or self.world.server_architecture
+        return model if architecture.facts.draws else Spread(model, architecture.description, self._order)
 
     def spool(self) -> Spool:
         """Room on the run's disk for uploads that are too large for memory."""

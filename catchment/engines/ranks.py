@@ -1,4 +1,4 @@
-"""Ranks: the processes of one job of `torchrun`. Rank 0 runs the experiment, and all of them serve clients.
+"""Ranks: the processes of one job of `torchrun`. Rank 0 runs the experiment; all serve clients and train with it.
 
 Ranks find each other by `torch.distributed`. What they say then goes over connections of their own: a rank may wait
 for its next client as long as it takes, where an operation of a process group has a time limit, and the kernel notices
@@ -13,7 +13,8 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
 from multiprocessing import Pipe
 from multiprocessing.connection import Client, Connection, Listener, wait
 from typing import Any, cast
@@ -21,18 +22,22 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 
+from catchment.core.architecture import Architecture
 from catchment.core.worker import WorkerCache
 from catchment.core.world import World
 from catchment.engines.seats import GONE, Seat, work
 from catchment.errors import CatchmentError, RunError, UserError, printable
+from catchment.learning.spread import Assistant
 
+STEP = timedelta(minutes=2)  # for the part of a rank in one step of training
 SILENCE = 15  # seconds after which the kernel gives up a machine that does not answer
 LOCAL = "127.0.0.1"
+JOB = "TORCHELASTIC_RUN_ID"  # a variable that torchrun sets
 
 
 def this_rank() -> int | None:
     """The number of this process in its job; None outside of `torchrun`."""
-    return int(os.environ["RANK"]) if "TORCHELASTIC_RUN_ID" in os.environ else None
+    return int(os.environ["RANK"]) if JOB in os.environ else None
 
 
 # ---- rank 0 ------------------------------------------------------------------------------------------------------
@@ -43,7 +48,10 @@ class Ranks:
 
     def __init__(self) -> None:
         """Wait until all are connected."""
-        dist.init_process_group("gloo")
+        if this_rank() != 0:
+            raise UserError("only the command is for torchrun: torchrun ... -m catchment run FILE")
+        dist.init_process_group(timeout=STEP)
+        self._on_machine = int(os.environ["LOCAL_WORLD_SIZE"])
         key = os.urandom(32)
         self._listener = Listener(("0.0.0.0" if _spread() else LOCAL, 0), backlog=512, authkey=key)
         _agree(self._listener.address[1], key)
@@ -54,7 +62,7 @@ class Ranks:
 
     def share(self, workers: int) -> int:
         """How many of the workers of a machine each of its ranks has."""
-        return max(1, workers // int(os.environ["LOCAL_WORLD_SIZE"]))
+        return -(-workers // self._on_machine)
 
     @contextlib.contextmanager
     def serving(self, experiment: str, workers: int, threads: int) -> Iterator[None]:
@@ -71,9 +79,7 @@ class Ranks:
         over, end = Pipe(duplex=False)
         threading.Thread(target=self._watch, args=(over,), name="ranks", daemon=True).start()
         try:
-            for control in self._ranks:
-                with contextlib.suppress(*GONE):  # which the watch sees
-                    _send(control, experiment=experiment, seats=self.share(workers), threads=threads)
+            self.order({"experiment": experiment, "seats": self.share(workers), "threads": threads})
             yield
             signal.signal(signal.SIGTERM, before)
         except BaseException as error:
@@ -89,6 +95,12 @@ class Ranks:
         """Interrupt the run when a rank is gone: on these connections the other ranks say nothing."""
         if over not in wait([over, *self._ranks]):
             signal.pthread_kill(cast(int, threading.main_thread().ident), signal.SIGTERM)
+
+    def order(self, said: Mapping[str, Any]) -> None:
+        """Tell all other ranks what to do next."""
+        for control in self._ranks:
+            with contextlib.suppress(*GONE):  # which the watch sees
+                _send(control, said)
 
     def seats(self, workers: int) -> list[Seat]:
         """The workers of the other ranks, as soon as they have built the world."""
@@ -106,36 +118,32 @@ class Ranks:
 
     def close(self) -> None:
         """Send the other ranks home."""
-        for control in self._ranks:
-            with contextlib.suppress(*GONE):
-                _send(control)
+        self.order({})
         self._listener.close()
         dist.destroy_process_group()
-
-
-@contextlib.contextmanager
-def gathered() -> Iterator[Ranks | None]:
-    """On rank 0, the others; None outside of `torchrun`."""
-    if this_rank() is None:
-        yield None
-        return
-    with contextlib.closing(Ranks()) as ranks:
-        yield ranks
 
 
 # ---- the other ranks ---------------------------------------------------------------------------------------------
 
 
-def follow(build: Callable[[str], World]) -> None:
-    """Be one of the other ranks until rank 0 has ended; `build` makes a world from an experiment."""
-    dist.init_process_group("gloo")
+def own_device(name: str) -> torch.device:
+    """The torch device of this rank: of several of one kind on a machine, the one of its number there."""
+    device = torch.device(name)
+    if device.index is None and device.type == getattr(torch.accelerator.current_accelerator(), "type", None):
+        return torch.device(device.type, int(os.environ["LOCAL_RANK"]) % torch.accelerator.device_count())
+    return device
+
+
+def follow(build: Callable[[str], World | None]) -> None:
+    """Be one of the other ranks until rank 0 has ended; `build` makes a world, if there are clients to serve."""
+    dist.init_process_group(timeout=STEP)
     port, key = _agree(0, bytes(32))
     host = os.environ["MASTER_ADDR"] if _spread() else LOCAL
     name = f"rank {dist.get_rank()} on {socket.gethostname()}"
 
     def connect(error: str = "") -> Connection:
         connection = _tuned(Client((host, port), authkey=key))
-        _send(connection, name=name, error=error)
+        _send(connection, {"name": name, "error": error})
         return connection
 
     stop, workers = threading.Event(), list[threading.Thread]()
@@ -147,16 +155,26 @@ def follow(build: Callable[[str], World]) -> None:
     control = connect()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # rank 0 decides when to end
+
+    def begin(experiment: str, seats: int, threads: int) -> None:
+        try:
+            world = build(experiment)
+        except (CatchmentError, OSError) as error:
+            connect(str(error))
+            return
+        for _ in range(seats if world is not None else 0):
+            workers.append(threading.Thread(target=take, args=(connect(), world, threads)))
+            workers[-1].start()
+
+    assistant = Assistant(lambda name: Architecture.described(name, own_device(name["device"])).build())
     try:
         while order := _receive(control):
-            try:
-                world = build(order["experiment"])
-            except (CatchmentError, OSError) as error:
-                connect(str(error))
-                continue
-            for _ in range(order["seats"]):
-                workers.append(threading.Thread(target=take, args=(connect(), world, order["threads"])))
-                workers[-1].start()
+            if "experiment" in order:
+                begin(**order)
+            elif "forward" in order:
+                assistant.forward(order["forward"], order["shapes"])
+            else:
+                assistant.backward()
     except GONE:
         raise RunError("rank 0 is gone") from None
     finally:
@@ -194,7 +212,7 @@ def _tuned(connection: Connection) -> Connection:
     return connection
 
 
-def _send(connection: Connection, **said: Any) -> None:
+def _send(connection: Connection, said: Mapping[str, Any]) -> None:
     connection.send_bytes(json.dumps(said).encode())
 
 

@@ -23,6 +23,7 @@ from typing import Any
 from catchment.config.experiment import Experiment
 from catchment.device.policy import Policy
 from catchment.engines.faults import Faults
+from catchment.engines.ranks import JOB
 from catchment.errors import RunError, UserError
 from catchment.flower.control import ControlFiles
 from catchment.keys.admission import admitted_keys
@@ -172,10 +173,13 @@ class _Federation:
     # ---- processes ----
 
     def _spawn(self, name: str, command: Sequence[str]) -> None:
+        variables = environment(self.folder / "home")
+        if name != SERVER:
+            variables.pop(JOB, None)  # rank 0 of a job is the server routine
         with (self.folder / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
                 command,
-                env=environment(self.folder / "home"),
+                env=variables,
                 cwd=self.folder,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 from catchment import process
@@ -22,6 +23,7 @@ from catchment.core.transport import Transport
 from catchment.core.world import World
 from catchment.device.consent import announced
 from catchment.device.policy import digest
+from catchment.engines.ranks import Ranks, this_rank
 from catchment.errors import CatchmentError
 from catchment.files import write_atomically
 from catchment.flower.control import ControlFiles
@@ -31,6 +33,7 @@ from catchment.flower.store import Store
 from catchment.flower.transport import Flower
 from catchment.keys.admission import admitted_keys
 from catchment.keys.keys import sign_run
+from catchment.learning.spread import Order
 from catchment.runs.directory import begin, load_experiment
 from catchment.runs.loop import run_rounds
 from catchment.version import __version__
@@ -52,8 +55,12 @@ def serve_run(
     client_of: Callable[[int], int | None] | None = None,
     admits: Callable[[int], bool] = lambda client: True,
     sleep: Callable[[float], None] = time.sleep,
+    order: Order | None = None,
 ) -> None:
-    """Do the remaining rounds of the run in a directory with the clients of a grid; `keys` holds what signs it."""
+    """Do the remaining rounds of the run in a directory with the clients of a grid; `keys` holds what signs it.
+
+    With `order`, which tells other ranks what to do, they share the training of the server's model.
+    """
     process.set_up()
     control = ControlFiles(directory)
 
@@ -84,14 +91,14 @@ def serve_run(
 
     try:
         world = experiment.build_world()
-        run_rounds(experiment, world, transport(world), directory)
+        run_rounds(experiment, world, transport(world), directory, order=order)
     except CatchmentError as error:
         control.stop(error)
         raise
 
 
 def main(directory: Path, descriptor: int) -> None:
-    """The process of the server routine."""
+    """The process of the server routine; under `torchrun` it is rank 0 of the job."""
     control = ControlFiles(directory)
     experiment = load_experiment(directory)
     keys, clients = control.keys(experiment), experiment.data.clients
@@ -101,10 +108,16 @@ def main(directory: Path, descriptor: int) -> None:
     if keys is not None:
         link.store.admit(admitted_keys(keys, clients))
         threading.Thread(target=_follow, args=(link.store, keys, clients, control), name="keys", daemon=True).start()
-    with link:
+    with ExitStack() as stack:
+        order = None
+        if this_rank() is not None:
+            ranks = stack.enter_context(closing(Ranks()))
+            stack.enter_context(ranks.serving(experiment.to_toml(), 0, experiment.threads))
+            order = ranks.order
+        stack.enter_context(link)
         client_of = None if keys is None else link.store.client
         admits, sleep = link.store.admits, link.wait
-        serve_run(link, experiment, directory, keys=keys, client_of=client_of, admits=admits, sleep=sleep)
+        serve_run(link, experiment, directory, keys=keys, client_of=client_of, admits=admits, sleep=sleep, order=order)
 
 
 def _follow(store: Store, folder: Path, clients: int, control: ControlFiles) -> None:

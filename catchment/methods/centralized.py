@@ -18,6 +18,7 @@ from typing import Annotated, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from catchment.core.architecture import Architecture
 from catchment.core.client import Client
 from catchment.core.declarations import images, targets
 from catchment.core.fleet import Fleet
@@ -86,12 +87,14 @@ class Centralized(Method[State]):
     def init(self, server: Server) -> State:
         """Fresh models."""
         world = server.world
-        if self.model == "client":
-            models = {a.name: a.build() for a in dict.fromkeys(world.client_architectures)}
-        else:
-            models = {world.server_architecture.name: server.model()}
+        models = {name: architecture.build() for name, architecture in self.architectures(world).items()}
         settings = self.settings(world)
         return State(None, None, models, {name: server.optimizer(model, settings) for name, model in models.items()})
+
+    def architectures(self, world: World) -> dict[str, Architecture]:
+        """Of the models, by name."""
+        chosen = world.client_architectures if self.model == "client" else [world.server_architecture]
+        return {architecture.name: architecture for architecture in chosen}
 
     def settings(self, world: World) -> OptimizerSettings:
         """Of the side whose model it is."""
@@ -116,8 +119,8 @@ class Centralized(Method[State]):
             state.images, state.labels = (torch.cat(tensors) for tensors in zip(*parts))
         samples = Samples(state.images, state.labels, torch.arange(len(state.labels)))
         epochs = self.client_epochs if self.model == "client" else self.server_epochs
-        for name, model in state.models.items():
-            model.train()
+        for name, architecture in self.architectures(server.world).items():
+            model = server.spread(state.models[name].train(), architecture)
             fit(
                 state.optimizers[name],
                 server.batches(samples, self.settings(server.world).batch_size, epochs=epochs),

@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from catchment.core.architecture import Architecture
 from catchment.core.client import Client
 from catchment.core.fleet import Fleet
 from catchment.core.method import Metrics, on_client
@@ -76,9 +77,12 @@ class DSFL(OwnModels[State]):
 
     def init(self, server: Server) -> State:
         """A fresh model."""
-        world = server.world
-        model = server.model() if world.server_model is not None else world.server_twin().build()
+        model = self.architecture(server.world).build()
         return State(model, server.optimizer(model))
+
+    def architecture(self, world: World) -> Architecture:
+        """Of the server's model: that of the first client, if none is named."""
+        return world.server_twin() if world.server_model is None else world.server_architecture
 
     def round(self, server: Server, state: State, fleet: Fleet) -> None:
         """Update and predict on the clients, aggregate, then distil on both sides."""
@@ -92,9 +96,11 @@ class DSFL(OwnModels[State]):
         if self.aggregation == "era":
             t = era(t, self.temperature)
 
+        w_g = server.spread(state.model, self.architecture(server.world))
+
         def l_g(batch: Batch) -> Tensor:
             labels = t[places(samples, batch.ids)].to(batch.images.device)
-            return F.cross_entropy(state.model(batch.images), labels)
+            return F.cross_entropy(w_g(batch.images), labels)
 
         state.model.train()
         size = server.world.server_optimizer.batch_size

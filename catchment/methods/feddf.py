@@ -94,7 +94,7 @@ class FedDF(Method[State]):
         ensemble = server.aggregator(torch.stack(teachers), by_sample=True)
         for name, mean in means.items():
             model = self.student(server, mean.value() if mean.weight else state.weights[name], name)
-            state.weights[name] = self.distil(server, model, ensemble)
+            state.weights[name] = self.distil(server, model, name, ensemble)
 
     @on_client
     def local_training(self, client: Client, request: GlobalModel) -> LocalModel:
@@ -111,10 +111,11 @@ class FedDF(Method[State]):
         """A model of an architecture, to train or to evaluate."""
         return server.client_model(server.world.client_models.index(architecture), weights)
 
-    def distil(self, server: Server, model: nn.Module, ensemble: Tensor) -> Weights:
+    def distil(self, server: Server, model: nn.Module, architecture: str, ensemble: Tensor) -> Weights:
         """AVGLOGITS: KL(mean of the teachers || student) on public samples; the best weights, or the last."""
         settings, public = server.world.server_optimizer, public_of(server.world)
-        optimizer = server.optimizer(model)
+        world, optimizer = server.world, server.optimizer(model)
+        student = server.spread(model, world.client_architecture(world.client_models.index(architecture)))
         epochs = ceil(self.server_steps / len(batch_sizes(len(public), settings.batch_size)))
 
         def annealed() -> Iterator[Batch]:
@@ -124,7 +125,7 @@ class FedDF(Method[State]):
                 yield batch
 
         def divergence(batch: Batch) -> Tensor:
-            return distillation(model(batch.images), ensemble[places(public, batch.ids)].to(batch.images.device), 1.0)
+            return distillation(student(batch.images), ensemble[places(public, batch.ids)].to(batch.images.device), 1.0)
 
         steps, held_out = annealed(), server.world.data.public_test
         best, waited, weights = -1.0, 0, Weights()

@@ -140,14 +140,14 @@ class LargerServer(Method[State]):
     def train_server(self, server: Server, state: State, lesson: Lesson, epochs: int) -> None:
         """Some epochs on X0: equations 1, 2 and 5, sample by sample."""
         public = public_of(server.world)
+        f_s = server.spread(state.model.train())
 
         def l_s(batch: Batch) -> Tensor:
             at = places(public, batch.ids)
             teacher, distilled = (tensor[at].to(server.world.device) for tensor in (lesson.teacher, lesson.distilled))
-            logits = state.model(batch.images)
+            logits = f_s(batch.images)
             return fusion_loss(logits, batch.labels, teacher, distilled, self.epsilon, self.temperature)
 
-        state.model.train()
         size = server.world.server_optimizer.batch_size
         fit(state.optimizer, server.batches(public, size, epochs=epochs), l_s)
 

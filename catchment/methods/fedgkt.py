@@ -267,14 +267,14 @@ class FedGKT(Method[State]):
 
     def train_server(self, server: Server, state: State, clients: Sequence[int]) -> None:
         """E_s epochs of equation 8; the logits of the last epoch, or those after it, go back."""
-        store, device = state.store, server.world.device
+        f_s, store, device = server.spread(state.model.train()), state.store, server.world.device
         others = [k for k in sorted(store.turns) if self.replay and k not in clients]
         everybody = [*clients, *others]
         z_k, z_s = store.rows(store.logits, everybody), store.rows(store.answers, everybody)
         weights = store.weights(clients, others, state.turns, self.rarity) if self.rarity else None
 
         def l_s(batch: Batch) -> Tensor:  # equation 6
-            logits = state.model(batch.images)
+            logits = f_s(batch.images)
             z_s[batch.ids] = logits.detach().cpu()
             w = None if weights is None else weights[batch.ids].to(device)
             loss = cross_entropy(logits, batch.labels, w)
@@ -282,7 +282,6 @@ class FedGKT(Method[State]):
                 loss = loss + self.weight * distillation(logits, z_k[batch.ids].to(device), self.temperature, w)
             return loss
 
-        state.model.train()
         fit(state.optimizer, self.server_batches(server, state, clients, others), l_s)
         if self.answers == "after":
             with torch.no_grad():

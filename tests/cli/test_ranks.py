@@ -93,4 +93,4 @@ def test_what_a_job_cannot_do_is_said(tmp_path):
     environment = os.environ | surroundings(0, 2, 1)
     done = subprocess.run([*COMMAND[:3], "list"], env=environment, capture_output=True, text=True)
     assert done.returncode == 2
-    assert done.stderr == "error: torchrun starts run and resume; start list without it\n"
+    assert done.stderr == "error: torchrun starts run, resume, server alone; start list without it\n"

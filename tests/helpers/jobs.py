@@ -40,15 +40,13 @@ def job(size: int, code: int = 0) -> Iterator[tuple[Ranks, list[subprocess.Popen
     with pytest.MonkeyPatch.context() as patch:
         for name, value in surroundings(0, size, port).items():
             patch.setenv(name, value)
-        try:
-            ranks = Ranks()
+        ranks = Ranks()
+    try:
+        yield ranks, others
+    finally:
+        ranks.close()
+        for process in others:
             try:
-                yield ranks, others
+                assert process.wait(60) == code
             finally:
-                ranks.close()
-        finally:
-            for process in others:
-                try:
-                    assert process.wait(60) == code
-                finally:
-                    process.kill()
+                process.kill()

@@ -1,0 +1,193 @@
+"""A model's training step on several processes: each takes a part of the batch. Knows nothing of federation.
+
+Process 0 owns the model, the loss and the optimiser, as if it were alone; the others are lent its weights for a step.
+Forward, they give the outputs of their rows; backward, the gradients of all rows are summed. Batch normalisation takes
+its statistics over the whole batch, so that a step is that of one process, up to the rounding of sums.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from catchment.learning.training import tensors_of
+
+FEWEST = 2  # rows per process; a smaller batch is not shared
+
+Order = Callable[[Mapping[str, Any]], None]  # tells the other processes what to do next
+
+
+class Spread:
+    """Called in place of a model: a training step's rows are shared with the other processes."""
+
+    def __init__(self, model: nn.Module, name: Mapping[str, Any], order: Order) -> None:
+        """`name` is what the others build the same model from."""
+        self.model = model
+        self.name = name
+        self.order = order
+        self.parameters = _trained(model)
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """The model's output."""
+        few = len(rows) < FEWEST * dist.get_world_size()
+        if few or rows.requires_grad or not (self.model.training and torch.is_grad_enabled()):
+            return self.model(rows)  # type: ignore[no-any-return]
+        return _Step.apply(self, rows, *self.parameters)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _Step(torch.autograd.Function):
+    """On process 0: outputs of all rows; gradients summed over all rows."""
+
+    @staticmethod
+    def forward(ctx: Any, spread: Spread, rows: Tensor, *parameters: nn.Parameter) -> Tensor:
+        """Lend the weights, hand out rows, compute the first part, collect the others."""
+        own, *others = rows.tensor_split(dist.get_world_size())
+        spread.order({"forward": spread.name, "shapes": [list(part.shape) for part in others]})
+        dist.broadcast(_flat(_lent(spread.model)), 0)
+        for rank, part in enumerate(others, 1):
+            dist.send(part.contiguous(), rank)
+        with torch.enable_grad(), batch_wide(spread.model):
+            ctx.output = spread.model(own)
+        ctx.spread = spread
+        outputs = [ctx.output.detach()]
+        for rank, part in enumerate(others, 1):
+            outputs.append(outputs[0].new_empty(len(part), *outputs[0].shape[1:]))
+            dist.recv(outputs[-1], rank)
+        return torch.cat(outputs)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """Hand out the gradients of the outputs, and sum those of the weights."""
+        own, *others = gradient.tensor_split(dist.get_world_size())
+        ctx.spread.order({"backward": True})
+        for rank, part in enumerate(others, 1):
+            dist.send(part.contiguous(), rank)
+        return (None, None, *_summed(ctx.output, ctx.spread.parameters, own))
+
+
+class Assistant:
+    """What another process does for a `Spread`."""
+
+    def __init__(self, build: Callable[[Mapping[str, Any]], nn.Module]) -> None:
+        """`build` makes the model of a name."""
+        self._build = build
+        self._models: dict[str, nn.Module] = {}
+        self._parameters: list[nn.Parameter] = []
+        self._output = torch.empty(0)
+
+    def forward(self, name: Mapping[str, Any], shapes: Sequence[Sequence[int]]) -> None:
+        """Take weights and rows, give outputs; process r has the r-th shape."""
+        if str(name) not in self._models:
+            self._models[str(name)] = self._build(name)
+        model = self._models[str(name)].train()
+        tensors = _lent(model)
+        flat = _flat(tensors)
+        dist.broadcast(flat, 0)
+        with torch.no_grad():
+            for tensor, given in zip(tensors, flat.split_with_sizes([tensor.numel() for tensor in tensors])):
+                tensor.copy_(given.view(tensor.shape))
+        rows = flat.new_empty(*shapes[dist.get_rank() - 1])
+        dist.recv(rows, 0)
+        with batch_wide(model):
+            self._output = model(rows)
+        self._parameters = _trained(model)
+        dist.send(self._output.detach().contiguous(), 0)
+
+    def backward(self) -> None:
+        """Take the gradient of the outputs, give that of the weights."""
+        gradient = torch.empty_like(self._output, memory_format=torch.contiguous_format)
+        dist.recv(gradient, 0)
+        _summed(self._output, self._parameters, gradient)
+
+
+def _trained(model: nn.Module) -> list[nn.Parameter]:
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
+def _lent(model: nn.Module) -> list[Tensor]:
+    """Weights and statistics, less counters."""
+    return [tensor for tensor in tensors_of(model).values() if tensor.is_floating_point()]
+
+
+def _flat(tensors: Sequence[Tensor]) -> Tensor:
+    return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
+
+
+def _summed(output: Tensor, parameters: Sequence[nn.Parameter], gradient: Tensor) -> list[Tensor | None]:
+    """The gradients of weights over the rows of all processes; None where the output does not depend on them."""
+    found = torch.autograd.grad(output, parameters, gradient, allow_unused=True)
+    used = [one for one in found if one is not None]
+    flat = _flat(used)
+    dist.all_reduce(flat)
+    sums = iter(flat.split_with_sizes([one.numel() for one in used]))
+    return [None if one is None else next(sums).view(one.shape) for one in found]
+
+
+# ---- batch normalisation -----------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def batch_wide(model: nn.Module) -> Iterator[None]:
+    """Within, batch normalisation in training takes its statistics over the rows of all processes."""
+    layers = [layer for layer in model.modules() if isinstance(layer, _BatchNorm) and layer.training]
+    for layer in layers:
+        layer.forward = partial(_normalised, layer)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        for layer in layers:
+            del layer.forward
+
+
+def _normalised(layer: _BatchNorm, x: Tensor) -> Tensor:
+    """As the layer's own forward pass in training."""
+    y, mean, variance, count = _Normalise.apply(x, layer.weight, layer.bias, layer.eps)  # type: ignore[no-untyped-call]
+    if layer.running_mean is not None and layer.running_var is not None and layer.num_batches_tracked is not None:
+        with torch.no_grad():
+            layer.num_batches_tracked += 1
+            share = 1 / float(layer.num_batches_tracked) if layer.momentum is None else layer.momentum
+            layer.running_mean.lerp_(mean, share)
+            layer.running_var.lerp_(variance * (count / (count - 1)), share)
+    return y  # type: ignore[no-any-return]
+
+
+class _Normalise(torch.autograd.Function):
+    """Batch normalisation over the rows of all processes; PyTorch's own, SyncBatchNorm, is for GPUs alone."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> tuple[Tensor, ...]:
+        """The output, and mean, variance and number of what was normalised."""
+        dims = [0, *range(2, x.ndim)]
+        variances, means = torch.var_mean(x, dims, correction=0)
+        own = torch.cat([means, variances, means.new_tensor([x.numel() / len(means)])])
+        everybody = own.new_empty(dist.get_world_size(), len(own))
+        dist.all_gather(list(everybody.unbind()), own)
+        means, variances, counts = everybody.split_with_sizes([len(means), len(means), 1], 1)
+        count = counts.sum()
+        mean = (counts * means).sum(0) / count
+        variance = (counts * (variances + (means - mean) ** 2)).sum(0) / count
+        ctx.save_for_backward(x, weight, mean, (variance + eps).rsqrt(), count)
+        ctx.mark_non_differentiable(mean, variance, count)
+        return F.batch_norm(x, mean, variance, weight, bias, False, 0.0, eps), mean, variance, count
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+        """Of this process's rows: x, weight and bias."""
+        x, weight, mean, scale, count = ctx.saved_tensors
+        dims, shape = [0, *range(2, x.ndim)], [1, -1, *[1] * (x.ndim - 2)]
+        normal = (x - mean.view(shape)) * scale.view(shape)
+        sums = torch.stack([gradient.sum(dims), (gradient * normal).sum(dims)])
+        own = sums.clone()
+        dist.all_reduce(sums)
+        of_bias, of_weight = (sums / count).view(2, *shape)
+        scale = scale if weight is None else scale * weight
+        of_x = scale.view(shape) * (gradient - of_bias - normal * of_weight)
+        return of_x, None if weight is None else own[1], None if weight is None else own[0], None
