@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/installed
 DEMO := .venv/installed-for-demo
 
-.PHONY: setup demo test slow check lint coverage format pages bench audit hashes clean
+.PHONY: setup demo test slow check lint coverage format pages site bench audit hashes clean
 
 setup: $(STAMP)
 
@@ -14,7 +14,7 @@ setup: $(STAMP)
 	$(PYTHON) -m venv .venv
 
 $(STAMP): pyproject.toml constraints.txt | .venv/bin/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[server,hub,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[server,hub,dev,docs]'
 	touch $(DEMO) $(STAMP)
 
 # The demo runs in one process: it needs neither Flower nor tools.
@@ -55,6 +55,10 @@ format: setup
 # Tables and pictures of the docs, from committed results.
 pages: setup
 	$(BIN)/python benchmarks/pages.py
+
+# The documentation as a site. Material announces its end of life (2027) at every build.
+site: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 bench: setup
 	$(BIN)/python benchmarks/engine.py

@@ -136,6 +136,7 @@ def test_every_extra_that_is_named_is_there() -> None:
         "zstd",
         "hub",
         "dev",
+        "docs",
         "tensorboard",
         "mlflow",
         "wandb",
