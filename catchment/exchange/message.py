@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -48,7 +49,8 @@ class Message:
     @functools.cached_property
     def scalar_text(self) -> str:
         """The scalars as they stand in the header."""
-        return json.dumps(json.dumps(self.scalars)) if self.scalars else '"{}"'
+        items = (f"{json.dumps(name)}: {_written(value)}" for name, value in self.scalars.items())
+        return json.dumps("{" + ", ".join(items) + "}")
 
     def header(self, envelope: str) -> str:
         """The safetensors header, padded so that every tensor is aligned."""
@@ -105,6 +107,13 @@ class Message:
         if not isinstance(scalars, dict) or not all(isinstance(v, Scalar) for v in scalars.values()):
             raise WireError("the scalars of a message must be an object of plain values")
         return Message(tensors, scalars), metadata.get("envelope", "")
+
+
+def _written(value: Scalar) -> str:
+    """A scalar in JSON; floats have one width, so that the size of a message does not depend on its numbers."""
+    if isinstance(value, float) and math.isfinite(value):
+        return f"{value: .16e}"  # 17 digits: exactly the same number again
+    return json.dumps(value)
 
 
 _FIXED_HEADER = len('{"__metadata__":{"catchment":"1","envelope":,"scalars":}}')
