@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from catchment.cli import experiments, federation, keys, runs, studies
+from catchment.cli import experiments, federation, keys, plans, runs, studies
 from catchment.cli.output import say
 from catchment.engines.ranks import follow, this_rank
 from catchment.errors import UserError
@@ -24,6 +24,7 @@ app.command()(runs.report)
 app.command()(studies.study)
 app.command()(runs.export)
 app.command()(experiments.check)
+app.command()(plans.plan)
 app.command("list")(experiments.list_names)
 app.command()(federation.server)
 app.command()(federation.join)

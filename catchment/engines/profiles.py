@@ -16,12 +16,15 @@ class DeviceProfile:
     down: float = float("inf")  # Mbit/s
     latency: float = 0.0  # seconds, each way
     availability: float = 1.0  # share of the rounds in which it can be reached
+    memory: float | None = None  # MiB that training may take; `catchment plan` compares
 
     def __post_init__(self) -> None:
         if not (self.compute > 0 and self.up > 0 and self.down > 0 and self.latency >= 0):
             raise ExperimentError(
                 f"a device profile needs compute, up and down above 0 and latency of at least 0; given was {self}"
             )
+        if self.memory is not None and not self.memory > 0:
+            raise ExperimentError(f"a device's memory is {self.memory} MiB; a number above 0 is expected")
         if not 0 <= self.availability <= 1:
             raise ExperimentError(f"a device's availability is a share from 0 to 1, not {self.availability}")
 
@@ -33,11 +36,11 @@ class DeviceProfile:
 
 PROFILES = {
     "ideal": DeviceProfile(),
-    "sensor": DeviceProfile(compute=5e7, up=1, down=1, latency=0.1),
-    "raspberry": DeviceProfile(compute=2e9, up=20, down=50, latency=0.02),
-    "phone": DeviceProfile(compute=1e10, up=10, down=50, latency=0.05),
-    "slow-phone": DeviceProfile(compute=1e9, up=5, down=20, latency=0.05),
-    "laptop": DeviceProfile(compute=5e10, up=50, down=200, latency=0.01),
+    "sensor": DeviceProfile(compute=5e7, up=1, down=1, latency=0.1, memory=64),
+    "raspberry": DeviceProfile(compute=2e9, up=20, down=50, latency=0.02, memory=1024),
+    "phone": DeviceProfile(compute=1e10, up=10, down=50, latency=0.05, memory=2048),
+    "slow-phone": DeviceProfile(compute=1e9, up=5, down=20, latency=0.05, memory=512),
+    "laptop": DeviceProfile(compute=5e10, up=50, down=200, latency=0.01, memory=8192),
     "1mbit": DeviceProfile(up=1, down=1),  # a link alone: only transfer takes time
     "10mbit": DeviceProfile(up=10, down=10),
     "100mbit": DeviceProfile(up=100, down=100),

@@ -20,6 +20,7 @@ LAYERS = (
     "privacy",
     "config",
     "runs",
+    "planning",
     "report",
     "keys", "device", "flower",  # real devices
     "launch",

@@ -148,6 +148,28 @@ def test_check_says_what_would_run_and_trains_nothing(finished, here):
     assert not (folder / "runs" / "check").exists()
 
 
+def test_plan_says_what_a_run_will_send_and_trains_nothing(finished, here):
+    folder, _ = finished
+    done = here("plan", "small.toml", "--json", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    planned, result = json.loads(done.stdout), json.loads((folder / "out" / "result.json").read_text())
+    for way in ("up", "down"):
+        assert planned[way]["low"] == planned[way]["high"] == result["bytes"][way]
+    done = here("plan", "small.toml", cwd=folder)
+    assert "1,210" in done.stdout  # (64 + 1) * 16 + (16 + 1) * 10 parameters
+    assert "Devices send weights, counts, metrics" in done.stdout
+    assert "No device has limits." in done.stdout
+
+
+def test_plan_says_why_it_cannot_be_made(finished, here):
+    folder, _ = finished
+    own = ("--set", "engine=flower", "--set", "data.partition.name=own")
+    done = here("plan", "small.toml", *own, cwd=folder)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert "Traceback" not in done.stderr
+
+
 CUT = "cut.parquet"
 BAD = {
     "unknown key": (

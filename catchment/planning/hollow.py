@@ -1,0 +1,124 @@
+"""Modules that do no work: what they would return has its shape, and their work is counted.
+
+Inside `hollow`, the outermost call of a module returns numbers that were not computed. The first call for a shape of
+input passes two samples through the module, to see what comes out and how many multiply-accumulates that takes. What is
+returned hangs on the input and on all weights, so that a backward pass gives gradients. A module that does not map a
+batch to a tensor of as many rows, such as a loss, works as ever; so does one inside which calls are counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal, NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from catchment.randomness import torch_generator
+
+Values = Literal["quiet", "loud"]
+"""What a hollow module returns, and its gradients: zeros, or noise that is always other. It predicts class 0."""
+
+NOISE = 2**16  # numbers, used again and again from another start
+
+
+class _Made(NamedTuple):
+    """What a module makes of one sample."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    macs: int
+
+
+class Hollow:
+    """Takes the place of all modules' work, and counts it by side."""
+
+    def __init__(self, values: Values) -> None:
+        self.side = "server"  # whose work is done at present
+        self.macs = {"server": 0, "client": 0}  # of training; measuring on test samples is not counted
+        self._noise = torch.rand(NOISE, generator=torch_generator(0, "hollow")) if values == "loud" else None
+        self._calls = 0
+        self._known: WeakKeyDictionary[nn.Module, dict[object, _Made | None]] = WeakKeyDictionary()
+        self._trying = False
+
+    def call(self, real: Callable[..., Any], module: nn.Module, *inputs: Any, **options: Any) -> Any:
+        """What the call of a module returns."""
+        made = None if self._trying or options else self._made(module, inputs)
+        if made is None:
+            return real(module, *inputs, **options)
+        module.forward = lambda *given: self._output(module, made, given)
+        try:
+            return real(module, *inputs)  # with its hooks, which count
+        finally:
+            del module.forward
+
+    def _made(self, module: nn.Module, inputs: tuple[Any, ...]) -> _Made | None:
+        """What a module makes of a sample of such inputs; None if it has to do its work."""
+        if not inputs or not all(isinstance(given, Tensor) and given.ndim and len(given) for given in inputs):
+            return None
+        if len({len(given) for given in inputs}) > 1:
+            return None
+        known = self._known.setdefault(module, {})
+        form = tuple((given.shape[1:], given.dtype) for given in inputs)
+        if form not in known:
+            counted = any(part._forward_hooks for part in module.modules() if part is not module)
+            known[form] = None if counted else self._try(module, inputs)
+        return known[form]
+
+    def _try(self, module: nn.Module, inputs: tuple[Any, ...]) -> _Made | None:
+        modes = {part: part.training for part in module.modules()}
+        two = [torch.cat([given[:1], given[:1]]).detach() for given in inputs]
+        self._trying = True
+        try:
+            module.eval()  # batch normalisation keeps its statistics
+            with FlopCounterMode(display=False) as counter, torch.no_grad():
+                output = module.forward(*two)
+        finally:
+            self._trying = False
+            for part, mode in modes.items():
+                part.training = mode
+        if not isinstance(output, Tensor) or output.ndim == 0 or len(output) != 2:
+            return None
+        return _Made(tuple(output.shape[1:]), output.dtype, int(counter.get_total_flops()) // 4)
+
+    def _output(self, module: nn.Module, made: _Made, inputs: tuple[Tensor, ...]) -> Tensor:
+        rows = len(inputs[0])
+        grows = torch.is_grad_enabled()
+        if not torch.is_inference_mode_enabled():
+            self.macs[self.side] += made.macs * rows * (3 if grows else 1)
+        device, shape = inputs[0].device, (rows, *made.shape)
+        output = self._numbers(shape, made.dtype).to(device)
+        first = torch.zeros(shape, dtype=made.dtype, device=device)
+        first[:, :1] = 1  # of the classes or channels: a number that is added to all classes has no gradient
+        if len(shape) == 2:
+            output = output + first
+        for tensor in (*inputs, *module.parameters()) if grows else ():
+            if tensor.is_floating_point():
+                hangs = (self._numbers(tuple(tensor.shape), tensor.dtype).to(device) * tensor).sum()
+                output = output + (hangs - hangs.detach()) * first
+        return output
+
+    def _numbers(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        if self._noise is None or not dtype.is_floating_point:
+            return torch.zeros(shape, dtype=dtype)
+        self._calls += 1
+        count, start = torch.Size(shape).numel(), self._calls * 31 % NOISE
+        return self._noise.repeat(-(-(start + count) // NOISE))[start : start + count].to(dtype).view(shape)
+
+
+@contextmanager
+def hollow(values: Values) -> Iterator[Hollow]:
+    """No module of this process works meanwhile."""
+    real, stand_in = nn.Module.__call__, Hollow(values)
+
+    def call(module: nn.Module, *inputs: Any, **options: Any) -> Any:
+        return stand_in.call(real, module, *inputs, **options)
+
+    nn.Module.__call__ = call  # type: ignore[method-assign]
+    try:
+        yield stand_in
+    finally:
+        nn.Module.__call__ = real  # type: ignore[method-assign]

@@ -1,0 +1,58 @@
+"""Modules that do no work."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from catchment.planning.hollow import hollow
+
+
+def test_a_hollow_module_returns_the_shape_and_counts_the_work():
+    model, calls = nn.Sequential(nn.Flatten(), nn.Linear(6, 3)), []
+    model[1].register_forward_pre_hook(lambda *_: calls.append(1))
+    with hollow("quiet") as modules, torch.no_grad():
+        first = model(torch.ones(5, 2, 3))
+        assert model(torch.ones(4, 2, 3)).shape == (4, 3)
+    assert first.shape == (5, 3)
+    assert first.argmax(1).tolist() == [0] * 5
+    assert modules.macs == {"server": (5 + 4) * 6 * 3, "client": 0}
+    assert calls == [1]  # the two samples that showed the shape
+    assert not torch.equal(model(torch.ones(5, 2, 3)), first)
+
+
+@pytest.mark.parametrize("values", ["quiet", "loud"])
+def test_gradients_reach_weights_and_input(values):
+    model, images = nn.Linear(4, 3), torch.ones(2, 4, requires_grad=True)
+    with hollow(values) as modules:
+        nn.CrossEntropyLoss()(model(images), torch.tensor([1, 1])).backward()
+    moved = values == "loud"
+    for tensor in (model.weight, model.bias, images):
+        assert tensor.grad.shape == tensor.shape
+        assert bool(tensor.grad.any()) is moved
+    assert modules.macs["server"] == 3 * 2 * 4 * 3  # backward is two forward passes
+
+
+def test_loud_outputs_are_other_every_time():
+    model = nn.Linear(4, 3)
+    with hollow("loud"), torch.no_grad():
+        one, other = model(torch.ones(2, 4)), model(torch.ones(2, 4))
+    assert not torch.equal(one, other)
+    assert one.argmax(1).tolist() == [0, 0]
+
+
+def test_statistics_and_modes_stay():
+    model = nn.Sequential(nn.BatchNorm1d(3), nn.Dropout())
+    model[0].eval()
+    with hollow("quiet"):
+        model(torch.randn(4, 3, generator=torch.Generator().manual_seed(0)))
+    assert model[0].running_mean.tolist() == [0, 0, 0]
+    assert [part.training for part in model.modules()] == [True, False, True]
+
+
+def test_measuring_is_no_work():
+    model = nn.Linear(4, 3)
+    with hollow("quiet") as modules, torch.inference_mode():
+        model(torch.ones(2, 4))
+    assert modules.macs == {"server": 0, "client": 0}
