@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from inspect import Parameter, signature
 from typing import Any
 
 from catchment.errors import ExperimentError
+
+GIVEN = "given"  # in place of a module: objects that a program passed
+_given: dict[str, Any] = {}
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:
@@ -20,12 +24,17 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
 
 def resolve(kind: str, name: str, builtin: Mapping[str, Any]) -> Any:
     """The object behind a name; `builtin` maps names to objects or to "module:attribute" strings."""
-    target = builtin.get(name, name)
+    target = _given.get(name) or builtin.get(name, name)
     if not isinstance(target, str):
         return target
     module_name, colon, attribute = target.partition(":")
     if not colon:
         raise ExperimentError(f'unknown {kind} "{name}"; {did_you_mean(name, builtin)}')
+    if module_name == GIVEN:
+        raise ExperimentError(
+            f'{kind} "{name}" was an object of the program that made this experiment; only that program has it: put it '
+            'into a module of its own, which gives it a name such as "own:net"'
+        )
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
@@ -45,6 +54,17 @@ def resolve(kind: str, name: str, builtin: Mapping[str, Any]) -> Any:
         raise ExperimentError(
             f'{kind} "{name}": module {module_name} has no "{attribute}"; {did_you_mean(attribute, public)}'
         ) from None
+
+
+def name_of(thing: Any, short: str = "") -> str:
+    """The name of an object for an experiment: that in its module, or one for this process if it cannot be imported."""
+    module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", "")
+    if module not in (None, "__main__") and getattr(sys.modules.get(str(module)), name, None) is thing:
+        return f"{module}:{name}"
+    known = next((given for given, known in _given.items() if known is thing), None)
+    given = known or f"{GIVEN}:{short or name.rpartition('.')[2] or 'object'}-{len(_given) + 1}"
+    _given[given] = thing
+    return given
 
 
 def call_with_known(function: Callable[..., Any], **arguments: Any) -> Any:

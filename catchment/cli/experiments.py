@@ -1,30 +1,16 @@
-"""Commands about experiments: whether one can run, and which names it can use."""
+"""The command that says whether an experiment can run, and how large it is."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
-
-import typer
 from rich.markup import escape
 from rich.table import Table
 
-from catchment import data, models
 from catchment.cli.options import ExperimentFile, Settings, load
 from catchment.cli.output import console
-from catchment.codecs.rules import STAGES
 from catchment.core.world import World
-from catchment.engines.profiles import PROFILES
-from catchment.errors import UserError
-from catchment.learning import optimizers
-from catchment.methods import METHODS
 from catchment.privacy.disclosure import disclosed
-from catchment.report import human_bytes, summary_table
+from catchment.report import human_bytes
 from catchment.report.showing import MISSING
-from catchment.robust import ATTACKS
-from catchment.robust.aggregators import AGGREGATORS
-from catchment.runs.reading import RunFiles
-from catchment.tasks import TASKS
 
 
 def check(file: ExperimentFile, settings: Settings = None) -> None:
@@ -38,35 +24,6 @@ def check(file: ExperimentFile, settings: Settings = None) -> None:
     console.print(clients_table(world))
     console.print(leaving_table(world))
     console.print("This experiment can run.")
-
-
-def list_names(
-    directory: Annotated[Path | None, typer.Argument(help="List the runs below this directory instead.")] = None,
-) -> None:
-    """List the names that an experiment can use, or the runs below a directory."""
-    if directory is not None:
-        found = sorted(
-            path.parent for path in directory.rglob("experiment.toml") if (path.parent / "rounds.jsonl").exists()
-        )
-        if not found:
-            raise UserError(f"there is no run below {directory}")
-        console.print(summary_table([RunFiles.read(path) for path in found], console.width))
-        return
-    table = Table("key", "names", title="Every name may also be your own: package.module:attribute")
-    table.add_row("method.name", ", ".join(sorted(METHODS)))
-    table.add_row("models.client, models.server", ", ".join(models.MODELS))
-    table.add_row("data.name", ", ".join(data.SOURCES) + ", or the path of a folder of Parquet or NumPy files")
-    table.add_row("data.partition", ", ".join(data.PARTITIONS))
-    for task in TASKS.values():
-        table.add_row(f"data.augment, {task.name}", ", ".join(task.augmentations))
-    table.add_row("optimizer.*.name", ", ".join(optimizers.NAMES))
-    table.add_row("devices.profile", ", ".join(PROFILES))
-    table.add_row("wire.codecs", "PATTERN=CHAIN of " + ", ".join(STAGES))
-    table.add_row("aggregation.name", ", ".join(AGGREGATORS))
-    table.add_row("attack.name", "none, " + ", ".join(ATTACKS))
-    table.add_row("inspection.action", "none, flag, drop")
-    table.add_row("engine", "inprocess, flower")
-    console.print(table)
 
 
 def models_table(world: World) -> Table:

@@ -19,6 +19,7 @@ import torch
 
 from catchment import data
 from catchment.codecs import Wire
+from catchment.config.objects import named
 from catchment.config.settings import (
     CheckpointSettings,
     DataSettings,
@@ -118,6 +119,14 @@ class Experiment:
         table = read_file(path)
         table.setdefault("path", str(path.resolve().parent))
         return Experiment.from_dict(table, changes)._with_absolute_paths()
+
+    @staticmethod
+    def of(**settings: Any) -> Experiment:
+        """An experiment from settings as in a file, with objects where a file has names.
+
+        `Experiment.of(rounds=5, method=FedAvg(client_epochs=2), models={"client": net}, data={"name": dataset})`
+        """
+        return Experiment.from_dict(named(settings))
 
     @staticmethod
     def from_dict(table: Mapping[str, Any], changes: Mapping[str, Any] | None = None) -> Experiment:

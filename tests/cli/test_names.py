@@ -1,0 +1,92 @@
+"""First contact: lists, explanations, skeletons, help and completion."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from catchment.cli.app import EXAMPLES, app
+from catchment.cli.describing import KINDS, find, options
+from catchment.methods import METHODS
+from catchment.methods.fedgkt import FedGKT
+from catchment.methods.fedprox import FedProx
+from catchment.names import resolve
+
+
+@pytest.fixture
+def call(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    return lambda *arguments: CliRunner().invoke(app, list(arguments))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_name_has_a_line(kind, call):
+    names = KINDS[kind][1]()
+    assert all(one.line for one in names)
+    done = call("list", kind)
+    assert done.exit_code == 0
+    assert all(one.name in done.output for one in names)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_option_of_a_method_is_shown_with_its_default(name, call):
+    kind = resolve("method", name, METHODS)
+    done = call("show", name)
+    assert done.exit_code == 0, done.output
+    for option in options(kind):
+        assert f" {option.name} " in done.output
+
+
+def test_the_meaning_of_an_option_is_the_comment_beside_it():
+    found = {option.name: option for option in options(FedGKT)}
+    assert found["alpha"] == ("alpha", "float", "1.0", "weight of the distillation terms")
+    assert {option.name: option.default for option in options(FedProx)} == {"client_epochs": "1", "mu": "0.01"}
+
+
+def test_other_names_are_shown_too(call):
+    assert "One byte per number." in call("show", "int8").output
+    assert "MACs per second" in call("show", "phone").output
+    assert "11,173,962" in call("show", "resnet18").output
+    assert find("cronus")[0] == "methods"
+
+
+@pytest.mark.parametrize(("arguments", "words"), [(("show", "fedgtk"), "fedgkt"), (("list", "modles"), "models")])
+def test_a_misspelt_name_is_a_sentence(arguments, words, call):
+    error = call(*arguments).exception
+    assert f'did you mean "{words}"?' in str(error)
+
+
+@pytest.mark.parametrize("command", [*EXAMPLES, "version"], ids=lambda c: getattr(c, "__name__", c))
+def test_every_help_has_an_example(command, call):
+    name = {"list_names": "list"}.get(getattr(command, "__name__", command), getattr(command, "__name__", command))
+    done = call(name, "--help")
+    assert f" catchment {name}" in done.output.partition("Examples:")[2]
+
+
+def test_a_shell_can_complete_names(call):
+    asked = {"_CATCHMENT_COMPLETE": "complete_bash", "COMP_WORDS": "catchment show fedgk", "COMP_CWORD": "2"}
+    done = CliRunner().invoke(app, [], env=asked, prog_name="catchment")
+    assert done.output.split() == ["fedgkt"]
+
+
+@pytest.mark.parametrize("kind", ["method", "experiment", "study"])
+def test_a_skeleton_passes_its_own_test(kind, call, tmp_path):
+    done = call("new", kind, "my_idea", "--out", str(tmp_path))
+    assert done.exit_code == 0, done.output
+    tests = tmp_path / "test_my_idea.py"
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tests)],
+        capture_output=True, text=True, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+
+
+def test_a_skeleton_replaces_nothing(call, tmp_path):
+    (tmp_path / "mine.toml").write_text("mine")
+    assert "is there already" in str(call("new", "study", "mine", "--out", str(tmp_path)).exception)
+    assert (tmp_path / "mine.toml").read_text() == "mine"
+    assert not (tmp_path / "test_mine.py").exists()
+    assert "small letters" in str(call("new", "method", "My-Idea").exception)
