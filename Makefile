@@ -52,9 +52,10 @@ format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# Tables and pictures of the docs, from committed results.
+# Tables and pictures of the docs, and what catchment plan advises, from committed results.
 pages: setup
 	$(BIN)/python benchmarks/pages.py
+	$(BIN)/python benchmarks/found.py
 
 # The documentation as a site. Material announces its end of life (2027) at every build.
 site: setup
