@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import Any
 
+from catchment.report.showing import human_bytes
+
 Record = dict[str, Any]
 
 
@@ -64,6 +66,12 @@ def edge_cost(measured: Record) -> str:
     head = [f"3x32x32, {measured['classes']} classes", "parameters", over, "million MACs per image", over,
             f"CPU ms, {measured['batch']} images", over]  # fmt: skip
     return markdown(head, rows)
+
+
+def raw_images(measured: Record) -> str:
+    """Bytes of images as they are."""
+    rows = [[name, human_bytes(row["uint8"]), human_bytes(row["png"])] for name, row in measured.items()]
+    return markdown(["CIFAR-10", "uint8 pixels", "PNG files"], rows)
 
 
 def fedgkt(measured: Record) -> str:
@@ -256,6 +264,7 @@ MEASURED = {
     "peers": peers,
     "peers-checks": peers,
     "edge_cost": edge_cost,
+    "raw_images": raw_images,
     "flower": flower,
     "flower_tls": flower_tls,
     "device": device,
