@@ -1,24 +1,33 @@
-"""Write what leaves a device, method by method, into `docs/privacy.md`, from the payload classes of the methods.
+"""Write what leaves a device, method by method, into the pages, from the payload classes of the methods.
 
 python benchmarks/leaving.py
+
+A page of `docs/methods` has the methods that its title names, `docs/privacy.md` has all.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from catchment.methods import METHODS
 from catchment.names import resolve
 from catchment.privacy.disclosure import SHOWS, Disclosed, disclosed
 
-PAGE = Path(__file__).parents[1] / "docs" / "privacy.md"
+DOCS = Path(__file__).parents[1] / "docs"
+PAGES = [DOCS / "privacy.md", *sorted(DOCS.glob("methods/*.md"))]
 
 
-def table() -> str:
+def named(page: str) -> list[str]:
+    """The methods that the title of a page names."""
+    return re.findall(r"`(\w+)`", page.partition("\n")[0])
+
+
+def table(names: Iterable[str] = METHODS) -> str:
     """A row for each field; methods whose clients send the same share theirs."""
     alike: dict[tuple[Disclosed, ...], list[str]] = {}
-    for name in METHODS:
+    for name in names:
         alike.setdefault(tuple(disclosed(resolve("method", name, METHODS))), []).append(name)
     lines = ["| methods | field | kind | shape | when asked for |", "|---|---|---|---|---|"]
     for rows, names in alike.items():
@@ -35,12 +44,13 @@ def kinds() -> str:
 
 
 def rewritten(page: str) -> str:
-    """The page with both tables as they are now."""
-    for name, text in (("leaving", table()), ("kinds", kinds())):
+    """The page with its tables as they are now."""
+    for name, text in (("leaving", table(named(page) or METHODS)), ("kinds", kinds())):
         pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
         page = pattern.sub(lambda match, text=text: f"{match[1]}{text}\n{match[2]}", page)
     return page
 
 
 if __name__ == "__main__":
-    PAGE.write_text(rewritten(PAGE.read_text()))
+    for path in PAGES:
+        path.write_text(rewritten(path.read_text()))

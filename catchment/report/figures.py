@@ -74,7 +74,9 @@ def notes_per_round(run: RunFiles) -> Drawing | None:
         from_zero(axes)
         round_axis(axes)
 
-    return Drawing("Notes of the method", "Numbers of each round, which docs/methods.md explains.", draw)
+    return Drawing(
+        "Notes of the method", "Numbers of each round, which the page of the method in docs/methods explains.", draw
+    )
 
 
 # ---- accuracy ---------------------------------------------------------------------------------------------------

@@ -5,9 +5,15 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import re
+from dataclasses import fields
+from operator import attrgetter
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+
+from catchment.methods import METHODS
+from catchment.names import resolve
 
 ROOT = Path(__file__).parents[2]
 PAGES = {
@@ -45,6 +51,20 @@ def is_there(dotted: str) -> bool:
 def anchors(text: str) -> set[str]:
     """What GitHub calls the headings of a page in links."""
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in HEADINGS.findall(text)}
+
+
+def titled(text: str) -> list[str]:
+    """The names in the title of a page."""
+    return re.findall(r"`(\w+)`", text.partition("\n")[0])
+
+
+def has(module: ModuleType, dotted: str) -> bool:
+    """Whether a module has a name, such as `FedAvg.round`."""
+    try:
+        attrgetter(dotted)(module)
+    except AttributeError:
+        return False
+    return True
 
 
 def test_the_check_itself():
@@ -85,3 +105,19 @@ def test_links_to_headings_lead_to_one(page):
         (ROOT / page if not to else (ROOT / page).parent / to, name) for to, name in ANCHORS.findall(PAGES[page])
     ]
     assert [(to.name, name) for to, name in targets if name not in anchors(to.read_text(encoding="utf-8"))] == []
+
+
+METHOD_PAGES = {page: text for page, text in PAGES.items() if METHODS.keys() & set(titled(text))}
+
+
+@pytest.mark.parametrize("page", METHOD_PAGES)
+def test_a_page_of_a_method_has_its_options_and_its_equations_in_the_code(page):
+    text = METHOD_PAGES[page]
+    options = {field.name for name in titled(text) for field in fields(resolve("method", name, METHODS))}
+    assert {option for option in options if not re.search(rf"`{option}\b", text)} == set()
+    linked = re.findall(r"\((?:\.\./)+(catchment/[\w/]+)\.py\)", text)
+    modules = [importlib.import_module(path.replace("/", ".")) for path in linked]
+    table = text.partition("## Equations to code")[2].partition("\n## ")[0]
+    names = [name for row in re.findall(r"^\|.*\|(.*)\|$", table, re.MULTILINE) for name in re.findall(r"`(.+?)`", row)]
+    assert names or page.endswith("bounds.md")
+    assert [name for name in names if not any(has(module, name) for module in modules)] == []
