@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -14,7 +15,12 @@ from catchment.codecs.bits import bytes_of, expect, from_wire, to_wire, wire_lay
 from catchment.codecs.gaps import from_gaps, to_gaps
 from catchment.codecs.selection import MOST
 from catchment.codecs.stage import Context, Form, Layout, Parts, Place, Stage, put
-from catchment.errors import ExperimentError, WireError, needs
+from catchment.errors import ExperimentError, WireError
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 EXPANSION = 2**15  # zstd makes at most 128 KiB of the four bytes of a block; golomb gets the same limit
 HIGHEST_LEVEL = 22  # of zstd
@@ -151,10 +157,8 @@ class Zstd(Stage):
     def encode(self, parts: Parts, context: Context) -> Parts | None:
         """Squeeze the bytes of all parts, if that makes them fewer."""
         planes = _planes(list(to_wire(parts, context.before).values()))
-        squeezed = arrow().Codec("zstd", compression_level=self.level).compress(planes)
-        if squeezed.size >= planes.size:
-            return None
-        return {"zstd": torch.from_numpy(np.frombuffer(squeezed, dtype=np.uint8).copy())}
+        squeezed = zstd.compress(planes.data, level=self.level)
+        return {"zstd": _string(squeezed)} if len(squeezed) < planes.size else None
 
     def layout(self, before: Layout, count: int) -> Layout:
         """A string of bytes."""
@@ -169,9 +173,14 @@ class Zstd(Stage):
             f"{len(squeezed):,} bytes of zstd do not hold the {size:,} bytes that its shape needs",
         )
         try:
-            raw = arrow().Codec("zstd").decompress(squeezed.numpy(), decompressed_size=size)
-        except (OSError, arrow().ArrowException) as error:
+            reader = zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: _window(size)})
+            raw = reader.decompress(squeezed.numpy().data, max_length=size)
+        except zstd.ZstdError as error:
             raise WireError(f"zstd cannot read it: {error}") from None
+        expect(
+            len(raw) == size and reader.eof and not reader.unused_data,
+            f"{len(squeezed):,} bytes of zstd are not one string of {size:,} bytes",
+        )
         planes, start, found = np.frombuffer(raw, dtype=np.uint8), 0, {}
         for name, (dtype, length) in expected.items():
             end = start + dtype.itemsize * (length or 0)
@@ -179,16 +188,11 @@ class Zstd(Stage):
             start = end
         return from_wire(found, context.before)
 
-    def require(self) -> None:
-        """Needs the package that has zstd."""
-        arrow()
 
-
-def arrow() -> Any:
-    """The package that has zstd; not every device needs it."""
-    with needs("codec zstd", "zstd"):
-        import pyarrow
-    return pyarrow
+def _window(size: int) -> int:
+    """The largest window that so many bytes may ask for, as a power of two: a header cannot ask for much memory."""
+    low, high = zstd.DecompressionParameter.window_log_max.bounds()
+    return min(max(size.bit_length(), low), high)
 
 
 def _planes(parts: list[Tensor]) -> NDArray[np.uint8]:

@@ -159,10 +159,6 @@ class Stage:
         """Why it cannot stand in this chain; "" if it can."""
         return ""
 
-    def require(self) -> None:
-        """Raise UserError if a package that it needs is not installed."""
-        return
-
 
 def is_finite(values: Tensor) -> bool:
     """Whether there is neither NaN nor infinity among the values."""

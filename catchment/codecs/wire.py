@@ -41,7 +41,6 @@ class Wire:
         wire = Wire(tuple(parse_rule(rule) if isinstance(rule, str) else rule for rule in rules))
         for rule in wire.rules:
             for stage in rule.chain.stages:
-                stage.require()  # a missing package is found before training
                 if wire._stages[stage.name] is not type(stage):
                     raise ExperimentError(f'two stages in wire.codecs are named "{stage.name}"; rename one')
         if wire._shares("up", "request") and wire.remembers("down"):

@@ -1,12 +1,12 @@
 """Every stage on numbers worked by hand: what it stores, what comes back, how many bytes it takes."""
 
 import numpy as np
-import pyarrow
 import pytest
 import torch
 
 from catchment.codecs import Chain, Form
 from catchment.codecs.chain import Coded
+from catchment.codecs.lossless import zstd
 from catchment.codecs.rules import STAGES, parse_chain
 from catchment.errors import ProtocolError, WireError
 from catchment.methods.smartidx import Packages
@@ -220,7 +220,7 @@ def test_zstd_holds_the_bytes_of_all_parts_in_planes():
     x = torch.tensor([1.0, 2.0, 3.0, 1e-3] * 64)
     packed, _ = through(x, "topk(0.75)+fp16+zstd")
     assert list(packed.parts) == ["zstd"]
-    raw = pyarrow.Codec("zstd").decompress(packed.parts["zstd"].numpy(), decompressed_size=192 * 4 + 192 * 2)
+    raw = zstd.decompress(packed.parts["zstd"].numpy().data)
     positions = np.array([i for i in range(256) if i % 4 != 3], dtype="<i4")
     values = np.array([1, 2, 3] * 64, dtype="<f2")
     planes = [(positions >> shift & 255).astype(np.uint8) for shift in (0, 8, 16, 24)]
@@ -393,9 +393,26 @@ def test_few_bytes_of_zstd_cannot_ask_for_much_memory():
 
 
 def test_zstd_that_holds_another_size_is_refused():
-    squeezed = pyarrow.Codec("zstd").compress(bytes(1000), asbytes=True)
+    squeezed = zstd.compress(bytes(1000))
     part = torch.tensor(list(squeezed), dtype=torch.uint8)
     for count in (999, 1001):
-        with pytest.raises(WireError, match="zstd cannot read it"):
+        with pytest.raises(WireError, match=f"are not one string of {count:,} bytes"):
             decoded(chain_of("zstd"), {"zstd": part}, torch.uint8, [count])
     assert not decoded(chain_of("zstd"), {"zstd": part}, torch.uint8, [1000]).any()
+
+
+def test_zstd_that_goes_on_after_its_end_or_stops_before_it_is_refused():
+    squeezed = zstd.compress(bytes(1000))
+    for wrong in (squeezed + b"more", squeezed + squeezed, squeezed[:-1]):
+        part = torch.tensor(list(wrong), dtype=torch.uint8)
+        with pytest.raises(WireError, match="are not one string of 1,000 bytes"):
+            decoded(chain_of("zstd"), {"zstd": part}, torch.uint8, [1000])
+
+
+def test_zstd_with_a_window_larger_than_its_bytes_is_refused():
+    stream = zstd.ZstdCompressor(options={zstd.CompressionParameter.window_log: 27})
+    wide = stream.compress(bytes(500)) + stream.compress(bytes(500)) + stream.flush()
+    part = torch.tensor(list(wide), dtype=torch.uint8)
+    with pytest.raises(WireError, match="zstd cannot read it"):
+        decoded(chain_of("zstd"), {"zstd": part}, torch.uint8, [1000])
+    assert zstd.decompress(wide) == bytes(1000)  # though it is sound

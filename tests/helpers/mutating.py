@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import torch
 from spoiled_nodes import FIELD_VALUES, Post
 from spoiling import CODECS, small_experiment, ways
 from torch import Tensor
 
 from catchment.codecs import Wire
+from catchment.codecs.lossless import zstd
 from catchment.core.expectations import Expectations
 from catchment.core.method import contract
 from catchment.core.session import Session
@@ -205,7 +205,7 @@ def bombs(coded: Message) -> list[Callable[[], Raw]]:
     header = json.loads(str(coded.scalars[CODECS]))
     names = [name.rpartition(":")[0] or name for name in coded.tensors]
     places = {name: place for place, name in enumerate(dict.fromkeys(names))}
-    zeros = {size: pa.Codec("zstd", compression_level=19).compress(bytes(size)) for size in BOMB_SIZES}
+    zeros = {size: zstd.compress(bytes(size), level=19) for size in BOMB_SIZES}
     made = []
     for name, part in (tuple(key.rsplit(":", 1)) for key in coded.tensors if key.endswith(":zstd")):
         for size, content in zeros.items():
