@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from catchment.config.experiment import Experiment
 from catchment.errors import CatchmentError
 from catchment.report import human_bytes, summary_table, write_report
+from catchment.report.verdicts import NAMES, not_beaten
 from catchment.runs.loop import Observer
 from catchment.runs.reading import RunFiles
 
@@ -27,6 +28,12 @@ errors = Console(stderr=True)
 def say(text: str) -> None:
     """Print a text as it is."""
     console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def say_sentences(sentences: Iterable[str]) -> None:
+    """Print what should be seen below a table."""
+    for sentence in sentences:
+        console.print(f"[yellow]{escape(sentence)}[/]", highlight=False, soft_wrap=True)
 
 
 def warn(text: str) -> None:
@@ -54,14 +61,14 @@ def progress(experiment: Experiment, directory: Path) -> Iterator[Observer]:
     )
     task = bar.add_task("rounds", total=experiment.rounds, numbers="")
     total = 0
-    accuracy = ""
+    headline, share = experiment.evaluation.headline, ""
 
     def observe(record: dict[str, Any]) -> None:
-        nonlocal total, accuracy
+        nonlocal total, share
         total += record["bytes"]["up"] + record["bytes"]["down"]
-        if "accuracy" in record:
-            accuracy = f"accuracy {record['accuracy']:.1%}  "
-        bar.update(task, completed=record["round"], numbers=accuracy + human_bytes(total))
+        if (value := record.get("scores", {}).get(headline, record.get("accuracy"))) is not None:
+            share = f"{NAMES[headline]} {value:.1%}  "
+        bar.update(task, completed=record["round"], numbers=share + human_bytes(total))
 
     try:
         with bar:
@@ -79,5 +86,6 @@ def show_runs(directories: list[Path], out: Path | None = None) -> None:
     """The table of results and the path of the report."""
     runs = [RunFiles.read(directory) for directory in directories]
     console.print(summary_table(runs, console.width))
+    say_sentences(not_beaten(runs))
     path = write_report(runs, out or directories[0] / "report.html")
     console.print(f"report: {path}", highlight=False, soft_wrap=True)

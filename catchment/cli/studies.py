@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
-from catchment.cli.output import console, errors, fail, say
+from catchment.cli.output import console, errors, fail, say, say_sentences
 from catchment.config.tables import parse_setting
 from catchment.errors import ExperimentError, UserError
 from catchment.names import did_you_mean
@@ -56,6 +56,7 @@ def study(
         typer.echo(tables.FORMS[form](result), nl=False)
     else:
         console.print(tables.text(result))
+        say_sentences(tables.not_beaten(result))
         if not show:
             say(f"results: {chosen.result_file}")
             say(f"page: {chosen.page_file}")

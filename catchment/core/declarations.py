@@ -7,8 +7,9 @@
     accuracy: Share
 
 Sizes are written as in the papers: `N_k` is the number of the client's samples, `N_0` that of public samples, `C` that
-of classes, `B` the largest size of a batch; `n <= N_k` is any number up to `N_k`, the same throughout a reply.
-Replies are checked against the declarations (`expectations`), which also say what kind of knowledge a device sends.
+of classes, `B` the largest size of a batch, `7` is seven; `n <= N_k` is any number up to `N_k`, the same throughout a
+reply. Replies are checked against the declarations (`expectations`), which also say what kind of knowledge a device
+sends.
 A field without one is of kind "unknown": its numbers must be finite, and nothing else is checked.
 """
 

@@ -299,6 +299,9 @@ def _array(declared: Values, world: World, client: int) -> Array:
         if text in shapes:
             sizes += [Size("", length, equal=True) for length in shapes[text]]
             continue
+        if text.isdecimal():
+            sizes.append(Size("", int(text), equal=True))
+            continue
         name, _, most = text.partition(" <= ")
         sizes.append(Size(name, numbers[most]) if most else Size(name, numbers[name], equal=True))
     if declared.dtype is None:

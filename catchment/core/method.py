@@ -7,10 +7,13 @@ import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from catchment.errors import ProtocolError, UserError
 from catchment.exchange.payload import Payload
+from catchment.tasks import quality
+from catchment.tasks.quality import Quality
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from catchment.core.server import Server
     from catchment.core.versions import ClientState
     from catchment.core.world import World
+    from catchment.tasks import Score
 
 State = TypeVar("State")
 Handler = TypeVar("Handler", bound=Callable[..., Payload])
@@ -35,6 +39,22 @@ class Metrics:
     more: Mapping[str, float] = field(default_factory=dict)  # anything else worth a column
     images: Mapping[str, Tensor] = field(default_factory=dict)  # normalised, [N, C, H, W], for people to look at
     self_reported: tuple[str, ...] = ()  # which of "accuracy" and "clients" the clients measured themselves
+    quality: Quality | None = None  # of what `accuracy` is of: one model, or the mean over clients
+    by_client: Mapping[int, Quality] = field(default_factory=dict)  # each client's own model
+
+    @staticmethod
+    def of_model(score: Score, by_client: Mapping[int, Quality] | None = None, **more: Any) -> Metrics:
+        """One model, the global or the server's; beside it, clients' models of their own."""
+        if by_client is not None:
+            more |= {"clients": {k: own.accuracy for k, own in by_client.items()}, "by_client": by_client}
+        return Metrics(score.accuracy, score.as_dict(), quality=score.quality, **more)
+
+    @staticmethod
+    def of_clients(by_client: Mapping[int, Quality], **more: Any) -> Metrics:
+        """The mean over clients, each with a model of its own."""
+        clients = {k: own.accuracy for k, own in by_client.items()}
+        accuracy = fmean(clients.values()) if clients else 0.0
+        return Metrics(accuracy, clients=clients, quality=quality.mean(by_client.values()), by_client=by_client, **more)
 
 
 @dataclass(frozen=True)

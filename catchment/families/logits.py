@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from statistics import fmean
 from typing import Annotated, ClassVar, TypeVar
 
 import torch
@@ -15,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from catchment.core.client import Client
-from catchment.core.declarations import Loss, Share, logits
+from catchment.core.declarations import Loss, logits
 from catchment.core.fleet import Fleet
 from catchment.core.method import Method, Metrics, on_client
 from catchment.core.replies import Reply
@@ -26,10 +25,12 @@ from catchment.data import Samples
 from catchment.errors import ExperimentError, ModelError
 from catchment.exchange.payload import Payload
 from catchment.families import checks
+from catchment.families.scores import Scored, scored
 from catchment.learning.evaluation import predict
 from catchment.learning.training import fit
 from catchment.models import is_half
 from catchment.randomness import torch_generator
+from catchment.tasks.quality import Quality
 
 State = TypeVar("State")
 
@@ -51,13 +52,6 @@ class Trained(Payload):
     """A client has trained."""
 
     loss: Loss
-
-
-@dataclass(frozen=True)
-class Accuracy(Payload):
-    """Of a client's own model on the test set."""
-
-    accuracy: Share
 
 
 # ---- what both sides know ----------------------------------------------------------------------------------------
@@ -117,11 +111,11 @@ def gather(
     return {reply.client: reply.body.logits for reply in replies}
 
 
-def client_accuracies(fleet: Fleet, handler: Callable[..., Accuracy]) -> dict[int, float]:
+def client_scores(fleet: Fleet, handler: Callable[..., Scored]) -> dict[int, Quality]:
     """Each client measures its own model where it is."""
     with fleet.aside("evaluation"):
         replies = fleet.ask(handler, dict.fromkeys(fleet.measured(), Question()), in_order=True)
-        return {reply.client: reply.body.accuracy for reply in replies}
+        return {reply.client: reply.body.quality for reply in replies}
 
 
 # ---- the client --------------------------------------------------------------------------------------------------
@@ -154,14 +148,12 @@ class OwnModels(Method[State]):
 
     def evaluate(self, server: Server, state: State, fleet: Fleet) -> Metrics:
         """The mean over clients, each with its own model."""
-        clients = client_accuracies(fleet, self.test)
-        accuracy = fmean(clients.values()) if clients else 0.0
-        return Metrics(accuracy, clients=clients, self_reported=("accuracy", "clients"))
+        return Metrics.of_clients(client_scores(fleet, self.test), self_reported=("accuracy", "clients"))
 
     @on_client
-    def test(self, client: Client, request: Question) -> Accuracy:
+    def test(self, client: Client, request: Question) -> Scored:
         """This client's model on the global test set."""
-        return Accuracy(client.evaluate(client.kept_model()).accuracy)
+        return Scored(**scored(client.evaluate(client.kept_model()).quality))
 
     def client_model(self, server: Server, state: State, client: int, kept: ClientState) -> nn.Module:
         """The client's own model."""

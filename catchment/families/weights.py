@@ -125,4 +125,4 @@ def mean_model(server: Server, replies: Iterable[Reply[LocalModel] | Reply[Local
 def evaluate_global(server: Server, fleet: Fleet, weights: Weights) -> Metrics:
     """The global model on the test set; it is every client's model too."""
     score = server.evaluate(server.client_model(0, weights))
-    return Metrics(score.accuracy, server=score.as_dict(), clients=SameForAll(fleet.clients(), score.accuracy))
+    return Metrics.of_model(score, clients=SameForAll(fleet.clients(), score.accuracy))

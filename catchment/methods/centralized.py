@@ -12,7 +12,6 @@ Departures: none.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from statistics import fmean
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -138,10 +137,9 @@ class Centralized(Method[State]):
         scores = {name: server.evaluate(model) for name, model in state.models.items()}
         if len(scores) == 1:
             (score,) = scores.values()
-            return Metrics(score.accuracy, server=score.as_dict())
+            return Metrics.of_model(score)
         world = server.world
-        clients = {k: scores[world.client_architecture(k).name].accuracy for k in range(world.clients)}
-        return Metrics(fmean(clients.values()), clients=clients)
+        return Metrics.of_clients({k: scores[world.client_architecture(k).name].quality for k in range(world.clients)})
 
     def client_model(self, server: Server, state: State, client: int, kept: ClientState) -> nn.Module:
         """The one model, or that of the client's architecture."""

@@ -32,7 +32,7 @@ from catchment.families.logits import (
     Question,
     Trained,
     check_public,
-    client_accuracies,
+    client_scores,
     drawn,
     gather,
     places,
@@ -134,8 +134,7 @@ class DSFL(OwnModels[State]):
     def evaluate(self, server: Server, state: State, fleet: Fleet) -> Metrics:
         """The server's model, and each client's own."""
         score = server.evaluate(state.model)
-        clients = client_accuracies(fleet, self.test)
-        return Metrics(score.accuracy, server=score.as_dict(), clients=clients, self_reported=("clients",))
+        return Metrics.of_model(score, client_scores(fleet, self.test), self_reported=("clients",))
 
     def server_model(self, server: Server, state: State) -> nn.Module:
         """The server's model."""

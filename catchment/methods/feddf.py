@@ -146,11 +146,9 @@ class FedDF(Method[State]):
     def evaluate(self, server: Server, state: State, fleet: Fleet) -> Metrics:
         """The students; every client has that of its architecture."""
         scores = {name: server.evaluate(self.student(server, w, name)) for name, w in state.weights.items()}
-        clients = {k: scores[server.world.client_architecture(k).name].accuracy for k in fleet.clients()}
-        return Metrics(
-            fmean(clients.values()) if clients else 0.0,
+        return Metrics.of_clients(
+            {k: scores[server.world.client_architecture(k).name].quality for k in fleet.clients()},
             server={key: fmean(score.as_dict()[key] for score in scores.values()) for key in ("accuracy", "loss")},
-            clients=clients,
         )
 
     def client_model(self, server: Server, state: State, client: int, kept: ClientState) -> nn.Module:

@@ -36,12 +36,11 @@ from catchment.data import Batch
 from catchment.errors import ExperimentError, ModelError, at_least
 from catchment.exchange.payload import Payload
 from catchment.families.logits import (
-    Accuracy,
     Predictions,
     Question,
     Trained,
     check_public,
-    client_accuracies,
+    client_scores,
     gather,
     places,
     predictions,
@@ -49,6 +48,7 @@ from catchment.families.logits import (
     public_of,
     train_on,
 )
+from catchment.families.scores import Scored, scored
 from catchment.learning.training import fit
 
 ENTROPY_FLOOR = 1e-3  # nats
@@ -194,13 +194,12 @@ class LargerServer(Method[State]):
     def evaluate(self, server: Server, state: State, fleet: Fleet) -> Metrics:
         """The server's model, and each client's own."""
         score = server.evaluate(state.model)
-        clients = client_accuracies(fleet, self.test)
-        return Metrics(score.accuracy, server=score.as_dict(), clients=clients, self_reported=("clients",))
+        return Metrics.of_model(score, client_scores(fleet, self.test), self_reported=("clients",))
 
     @on_client
-    def test(self, client: Client, request: Question) -> Accuracy:
+    def test(self, client: Client, request: Question) -> Scored:
         """This client's model on the global test set."""
-        return Accuracy(client.evaluate(client.kept_model()).accuracy)
+        return Scored(**scored(client.evaluate(client.kept_model()).quality))
 
     def client_model(self, server: Server, state: State, client: int, kept: ClientState) -> nn.Module:
         """The client's own model."""

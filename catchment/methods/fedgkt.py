@@ -48,6 +48,7 @@ from catchment.errors import ExperimentError, ModelError, at_least
 from catchment.exchange.payload import Payload
 from catchment.families import features, stems
 from catchment.families.features import Augmentation, FeatureStore, Knowledge
+from catchment.families.scores import Scored, scored
 from catchment.learning.losses import cross_entropy, distillation
 from catchment.learning.prefetch import prefetched
 from catchment.learning.training import Weights, fit
@@ -76,11 +77,10 @@ class ServerModel(Payload):
 
 
 @dataclass(frozen=True)
-class Accuracies(Payload):
-    """Of one client on the test set."""
+class Tested(Scored):
+    """One client on the test set: its extractor followed by the server's model."""
 
-    stacked: Share  # its extractor followed by the server's model
-    edge: Share  # its small model alone
+    edge: Share  # accuracy of its small model alone
 
 
 @dataclass
@@ -371,22 +371,20 @@ class FedGKT(Method[State]):
         bodies = {k: begun if k in state.store.turns else new[k % kinds] for k in fleet.measured()}
         with fleet.aside("evaluation"):
             replies = list(fleet.ask(self.test, bodies, in_order=True))
-        clients = {reply.client: reply.body.stacked for reply in replies}
         edge = fmean(reply.body.edge for reply in replies) if replies else 0.0
-        return Metrics(
-            fmean(clients.values()) if clients else 0.0,
-            clients=clients,
+        return Metrics.of_clients(
+            {reply.client: reply.body.quality for reply in replies},
             more={"edge_accuracy": edge},
             self_reported=("accuracy", "clients"),
         )
 
     @on_client
-    def test(self, client: Client, request: ServerModel) -> Accuracies:
+    def test(self, client: Client, request: ServerModel) -> Tested:
         """The stacked model and the small model on the test set."""
         stems.begin(client, request.start)
         edge = client.kept_model()
         stacked = nn.Sequential(stems.extractor_in_use(edge, client.state), client.server_model(request.weights))
-        return Accuracies(client.evaluate(stacked).accuracy, client.evaluate(edge).accuracy)
+        return Tested(**scored(client.evaluate(stacked).quality), edge=client.evaluate(edge).accuracy)
 
     def client_model(self, server: Server, state: State, client: int, kept: ClientState) -> nn.Module:
         """The client's extractor followed by the server's model."""

@@ -18,7 +18,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -296,12 +295,11 @@ class FedZKT(Method[State]):
     def evaluate(self, server: Server, state: State, fleet: Fleet) -> Metrics:
         """The devices' models after the transfer, the first weights of those not heard yet; the global model beside."""
         devices = {
-            k: server.evaluate(self.client_model(server, state, k, {})).accuracy for k in range(server.world.clients)
+            k: server.evaluate(self.client_model(server, state, k, {})).quality for k in range(server.world.clients)
         }
-        return Metrics(
-            fmean(devices.values()),
+        return Metrics.of_clients(
+            devices,
             server=server.evaluate(state.model).as_dict(),
-            clients=devices,
             more={f"gradient_{name}": norm for name, norm in state.gradients.items()},
             images={"generator": self.shown(server, state)},
         )

@@ -136,7 +136,7 @@ class TwoHalves(Method[State]):
     def evaluate(self, server: Server, state: State, fleet: Fleet) -> Metrics:
         """The extractor followed by the server half, on the test set."""
         score = server.evaluate(self.server_model(server, state))
-        return Metrics(score.accuracy, server=score.as_dict())
+        return Metrics.of_model(score)
 
     def client_model(self, server: Server, state: State, client: int, kept: ClientState) -> nn.Module:
         """The extractor followed by the server half, for everybody."""

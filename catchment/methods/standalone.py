@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from catchment.core.client import Client
-from catchment.core.declarations import Loss, Share
+from catchment.core.declarations import Loss
 from catchment.core.fleet import Fleet
 from catchment.core.method import Method, Metrics, on_client
 from catchment.core.server import Server
@@ -24,6 +24,7 @@ from catchment.core.versions import ClientState
 from catchment.core.world import World
 from catchment.errors import at_least
 from catchment.exchange.payload import Payload
+from catchment.families.scores import Scored, scored
 from catchment.learning.training import fit
 from catchment.models import is_half
 
@@ -37,14 +38,6 @@ class Go(Payload):
 class Done(Payload):
     """Trained."""
 
-    loss: Loss
-
-
-@dataclass(frozen=True)
-class Measured(Payload):
-    """A client's model on the test set."""
-
-    accuracy: Share
     loss: Loss
 
 
@@ -118,16 +111,14 @@ class Standalone(Method[State]):
         """Each client measures its own model where it is, and so does the server."""
         with fleet.aside("evaluation"):
             replies = fleet.ask(self.test, dict.fromkeys(fleet.measured(), Go()), in_order=True)
-            clients = {reply.client: reply.body.accuracy for reply in replies}
+            clients = {reply.client: reply.body.quality for reply in replies}
         own = None if state.model is None else server.evaluate(state.model).as_dict()
-        accuracy = sum(clients.values()) / max(len(clients), 1)
-        return Metrics(accuracy, server=own, clients=clients, self_reported=("accuracy", "clients"))
+        return Metrics.of_clients(clients, server=own, self_reported=("accuracy", "clients"))
 
     @on_client
-    def test(self, client: Client, request: Go) -> Measured:
+    def test(self, client: Client, request: Go) -> Scored:
         """This client's model on the global test set."""
-        score = client.evaluate(client.kept_model())
-        return Measured(score.accuracy, score.loss)
+        return Scored(**scored(client.evaluate(client.kept_model()).quality))
 
     def client_model(self, server: Server, state: State, client: int, kept: ClientState) -> nn.Module:
         """The client's own model; the first weights if it never trained."""

@@ -19,7 +19,7 @@ SHOWS: Mapping[Kind, str] = {
     "weights": "what training changed, and through it something of the samples",
     "masks": "which weights training chose, and through it something of the samples",
     "counts": "how much data there is, or how far the exchange is",
-    "metrics": "how well training goes",
+    "metrics": "how well training goes, and which classes are mistaken for which",
     "unknown": "anything: the method does not declare it",
 }
 

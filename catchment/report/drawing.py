@@ -6,7 +6,7 @@ import io
 import math
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 from xml.etree import ElementTree
@@ -137,11 +137,19 @@ def from_zero(axes: Axes) -> None:
     axes.set_ylim(0, 1.06 * axes.dataLim.ymax)
 
 
-def accuracy_axis(axes: Axes) -> None:
+def accuracy_axis(axes: Axes, what: str = "accuracy") -> None:
     """A y axis in percent."""
     low, high = axes.get_ylim()
     axes.set_ylim(max(low, 0.0), min(high, 100.5))
-    set_label(axes, "y", "accuracy", "%")
+    set_label(axes, "y", what, "%")
+
+
+def constant_lines(axes: Axes, shares: Iterable[float | None]) -> None:
+    """What always answering the most frequent class reaches, as a line for each different number."""
+    known = sorted({round(100 * share, 2) for share in shares if share is not None})
+    for number, height in enumerate(known):
+        label = None if number else "most frequent class, always"
+        axes.axhline(height, color=GREY, linestyle=(0, (1, 1.5)), linewidth=1.4, label=label)
 
 
 def byte_axis(axes: Axes, side: Literal["x", "y"], what: str, largest: Sequence[float]) -> float:
@@ -192,7 +200,7 @@ def _element(svg: str, identity: str, title: str) -> str:
         element.tag = _local(element.tag)
         attributes = {_local(name): value.replace("url(#", f"url(#{identity}-") for name, value in element.items()}
         for name, prefix in (("id", f"{identity}-"), ("href", f"#{identity}-")):
-            if name in attributes:
+            if name in attributes and not attributes[name].startswith("data:"):
                 attributes[name] = prefix + attributes[name].removeprefix("#")
         if "d" in attributes:  # hundredths of a point are enough
             attributes["d"] = re.sub(r"(\.\d\d)\d+", r"\1", attributes["d"])

@@ -21,6 +21,7 @@ from catchment.report.drawing import (
     Drawing,
     accuracy_axis,
     byte_axis,
+    constant_lines,
     from_zero,
     label_text,
     line_form,
@@ -31,6 +32,7 @@ from catchment.report.drawing import (
     whole_numbers,
 )
 from catchment.report.showing import SECONDS, fitting, printable
+from catchment.report.verdicts import NAMES, constant_answer, shared_headline
 from catchment.runs.reading import RunFiles
 from catchment.runs.records import TROUBLES, Round
 
@@ -44,6 +46,7 @@ VIRTUAL_TIME = "The time that the simulated devices would have needed; runs on i
 def drawings(runs: Sequence[RunFiles]) -> list[Drawing]:
     """Every figure for which there are numbers: of one run, or of several in the same axes."""
     found = [
+        headline_per_round(runs),
         accuracy_per_round(runs),
         accuracy_per_byte(runs),
         accuracy_per_virtual_second(runs),
@@ -82,6 +85,20 @@ def notes_per_round(run: RunFiles) -> Drawing | None:
 # ---- accuracy ---------------------------------------------------------------------------------------------------
 
 
+def headline_per_round(runs: Sequence[RunFiles]) -> Drawing | None:
+    """The headline after each evaluated round, where it is not the accuracy."""
+    name = shared_headline(runs)
+    if name == "accuracy" or not any(run.evaluated for run in runs):
+        return None
+
+    def draw(axes: Axes) -> None:
+        plot(axes, curves(runs, lambda run: (round_numbers(run.evaluated), _shares(run, name))))
+        round_axis(axes)
+        _share_axis(axes, runs, name)
+
+    return Drawing(f"{_title(name)} per round", "The headline that the experiment asks for.", draw)
+
+
 def accuracy_per_round(runs: Sequence[RunFiles]) -> Drawing | None:
     """Accuracy after each evaluated round; of a single run, the server's and the clients' apart."""
     if not any(run.evaluated for run in runs):
@@ -92,36 +109,38 @@ def accuracy_per_round(runs: Sequence[RunFiles]) -> Drawing | None:
         if single:
             _own_accuracy(axes, runs[0])
         else:
-            plot(axes, curves(runs, lambda run: (round_numbers(run.evaluated), _accuracies(run))))
+            plot(axes, curves(runs, lambda run: (round_numbers(run.evaluated), _shares(run, "accuracy"))))
         round_axis(axes)
-        accuracy_axis(axes)
+        _share_axis(axes, runs, "accuracy")
 
     if single and any(record.clients for record in runs[0].evaluated):
         note = "Clients: the mean over their models, and a band from the worst to the best where they differ."
     else:
-        note = "The headline accuracy of the method."
+        note = "The accuracy of the method's model, or the mean over clients."
     return Drawing("Accuracy per round", note, draw)
 
 
 def accuracy_per_byte(runs: Sequence[RunFiles]) -> Drawing | None:
-    """Accuracy against the bytes that training has sent until then."""
-    lines = [curve for curve in curves(runs, lambda run: (_bytes_so_far(run), _accuracies(run))) if any(curve.x)]
+    """The headline against the bytes that training has sent until then."""
+    name = shared_headline(runs)
+    lines = [curve for curve in curves(runs, lambda run: (_bytes_so_far(run), _shares(run, name))) if any(curve.x)]
     if not lines:
         return None
 
     def draw(axes: Axes) -> None:
         scale = byte_axis(axes, "x", "training bytes so far", [max(curve.x) for curve in lines])
         plot(axes, [curve._replace(x=[value / scale for value in curve.x]) for curve in lines])
-        accuracy_axis(axes)
+        _share_axis(axes, runs, name)
 
-    return Drawing("Accuracy against bytes", "Up and down together, without evaluation.", draw)
+    return Drawing(f"{_title(name)} against bytes", "Up and down together, without evaluation.", draw)
 
 
 def accuracy_per_virtual_second(runs: Sequence[RunFiles]) -> Drawing | None:
-    """Accuracy against the time that the simulated devices have needed until then."""
+    """The headline against the time that the simulated devices have needed until then."""
+    name = shared_headline(runs)
 
     def points(run: RunFiles) -> tuple[list[float], list[float]]:
-        return [record.virtual_seconds for record in run.evaluated], _accuracies(run)
+        return [record.virtual_seconds for record in run.evaluated], _shares(run, name)
 
     lines = [curve for curve in curves(runs, points) if any(curve.x)]
     if not lines:
@@ -131,9 +150,9 @@ def accuracy_per_virtual_second(runs: Sequence[RunFiles]) -> Drawing | None:
         unit = fitting(max(max(curve.x) for curve in lines), SECONDS)
         plot(axes, [curve._replace(x=[value / unit.size for value in curve.x]) for curve in lines])
         set_label(axes, "x", "virtual time", unit.name)
-        accuracy_axis(axes)
+        _share_axis(axes, runs, name)
 
-    return Drawing("Accuracy against virtual time", VIRTUAL_TIME, draw)
+    return Drawing(f"{_title(name)} against virtual time", VIRTUAL_TIME, draw)
 
 
 def _own_accuracy(axes: Axes, run: RunFiles) -> None:
@@ -153,11 +172,22 @@ def _own_accuracy(axes: Axes, run: RunFiles) -> None:
                 numbers, low, high, color=VERMILLION, alpha=0.18, linewidth=0, label="clients, worst to best"
             )
     if not server and not clients:
-        axes.plot(round_numbers(run.evaluated), _accuracies(run), **line_form(0, len(run.evaluated)))
+        axes.plot(round_numbers(run.evaluated), _shares(run, "accuracy"), **line_form(0, len(run.evaluated)))
 
 
-def _accuracies(run: RunFiles) -> list[float]:
-    return [100 * accuracy for accuracy in run.accuracies]
+def _shares(run: RunFiles, name: str) -> list[float]:
+    """In percent, after each evaluated round; NaN, which is not drawn, where it was not measured."""
+    values = [run.number(name, record) for record in run.evaluated]
+    return [math.nan if value is None else 100 * value for value in values]
+
+
+def _share_axis(axes: Axes, runs: Sequence[RunFiles], name: str) -> None:
+    constant_lines(axes, (constant_answer(run, name) for run in runs))
+    accuracy_axis(axes, NAMES[name])
+
+
+def _title(name: str) -> str:
+    return NAMES[name][0].upper() + NAMES[name][1:]
 
 
 def _bytes_so_far(run: RunFiles) -> list[float]:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from catchment.report import trust
+from catchment.report import gains, quality, trust
 from catchment.report.cells import bytes_cell, counted, number_cell, run_column
 from catchment.report.parts import (
     Alert,
@@ -25,6 +25,7 @@ from catchment.report.parts import (
 )
 from catchment.report.showing import MISSING, human_bytes, human_seconds, percent, shortened
 from catchment.report.tables import Column, summary_columns
+from catchment.report.verdicts import NAMES, shared_headline
 from catchment.runs.reading import RunFiles, labels
 from catchment.runs.records import ModelCosts, Spent
 
@@ -50,6 +51,8 @@ def sections(runs: Sequence[RunFiles]) -> list[Section]:
     """All sections that have something to say."""
     found = [
         Section("What ran", _what_ran(runs)),
+        Section("Class by class", [*quality.numbers(runs), *_confusion(runs)]),
+        Section("What clients gain", _gains(runs)),
         Section("Figures", _figures(runs)),
         Section("Images", _images(runs)),
         Section("Communication", _communication(runs)),
@@ -69,7 +72,7 @@ def sections(runs: Sequence[RunFiles]) -> list[Section]:
 
 def _what_ran(runs: Sequence[RunFiles]) -> list[Part]:
     cards = _run_cards(runs) if len(runs) > 1 else _number_cards(runs[0])
-    parts: list[Part] = [cards, Table(summary_columns(runs))]
+    parts: list[Part] = [cards, Table(summary_columns(runs)), *quality.alerts(runs)]
     if any(run.outcome.self_reported for run in runs):
         parts.append(Note("Self-reported numbers were measured by the clients; the server could not check them."))
     return [*parts, *_by_model(runs), *_further(runs)]
@@ -77,12 +80,10 @@ def _what_ran(runs: Sequence[RunFiles]) -> list[Part]:
 
 def _number_cards(run: RunFiles) -> Cards:
     """The headline numbers of one run."""
-    outcome, best = run.outcome, run.outcome.best
-    accuracy = MISSING if outcome.accuracy is None else f"{percent(outcome.accuracy)} %"
-    notes = [f"best {percent(best.accuracy)} % in round {best.round}"] if best else []
-    notes += [SELF_REPORTED] if run.self_reported("accuracy") else []
+    outcome, headline = run.outcome, shared_headline([run])
     cards = [
-        Card("accuracy", accuracy, ", ".join(notes)),
+        _share_card(run, headline),
+        *([] if headline == "accuracy" else [_share_card(run, "accuracy")]),
         Card("rounds", f"{run.done:,}", f"of {run.planned:,}" if run.unfinished else ""),
         Card("bytes up", human_bytes(outcome.bytes.up), "clients to server"),
         Card("bytes down", human_bytes(outcome.bytes.down), "server to clients"),
@@ -102,15 +103,25 @@ def _where(spent: Spent) -> str:
     return ", ".join(f"{name} {100 * share:.0f} %" for share, name in shares if share >= 0.01)
 
 
+def _share_card(run: RunFiles, name: str) -> Card:
+    """The headline or the accuracy, and the best that it ever was."""
+    value = run.number(name)
+    known = [(share, -record.round) for record in run.evaluated if (share := run.number(name, record)) is not None]
+    notes = [f"best {percent(max(known)[0])} % in round {-max(known)[1]}"] if known else []
+    notes += [SELF_REPORTED] if run.self_reported("accuracy") else []
+    return Card(NAMES[name], MISSING if value is None else f"{percent(value)} %", ", ".join(notes))
+
+
 def _run_cards(runs: Sequence[RunFiles]) -> Cards:
     """A card for each of several runs."""
-    cards = []
+    cards, headline = [], shared_headline(runs)
     for label, run in zip(labels(runs), runs):
-        outcome = run.outcome
-        accuracy = MISSING if outcome.accuracy is None else f"{percent(outcome.accuracy)} %"
+        outcome, value = run.outcome, run.number(headline)
+        share = MISSING if value is None else f"{percent(value)} %"
         note = f"{human_bytes(outcome.bytes.up + outcome.bytes.down)} in {counted(run.done, 'round')}"
-        note += f", accuracy {SELF_REPORTED}" if run.self_reported("accuracy") else ""
-        cards.append(Card(label, accuracy, note, warning=run.unfinished))
+        said = f" {SELF_REPORTED}" if run.self_reported("accuracy") else ""
+        note += f", {NAMES[headline]}{said}" if said or headline != "accuracy" else ""
+        cards.append(Card(label, share, note, warning=run.unfinished))
     return Cards(cards, wide=True)
 
 
@@ -151,6 +162,41 @@ def _server_numbers(run: RunFiles) -> dict[str, Any]:
     """What was measured of the server's model beside its accuracy."""
     server = run.outcome.server
     return {} if server is None else {f"server {name}": number for name, number in server.others.items()}
+
+
+# ---- how good the models are ------------------------------------------------------------------------------------
+
+
+def _confusion(runs: Sequence[RunFiles]) -> list[Part]:
+    """The confusion matrix of each run that kept one."""
+    from catchment.report.confusion import drawing  # so that only reports need Matplotlib
+
+    found = [
+        (label, drawing(quality.class_names(run), run.outcome.confusion, label if len(runs) > 1 else ""))
+        for label, run in zip(labels(runs), runs)
+        if run.outcome.confusion
+    ]
+    return [Figures([Graph(one.svg(f"confusion{n}"), one.note) for n, (_, one) in enumerate(found)])] if found else []
+
+
+def _gains(runs: Sequence[RunFiles]) -> list[Part]:
+    """What clients gain over training alone, where a run of standalone with the same data is beside."""
+    alone = {_deal(run): run.outcome.by_client for run in runs if run.method == gains.ALONE}
+    found = []
+    for label, run in zip(labels(runs), runs):
+        before, accuracy = alone.get(_deal(run)), run.number("accuracy")
+        if run.method != gains.ALONE and before is not None and accuracy is not None:
+            own = run.outcome.by_client or gains.everybody(before, accuracy)
+            found += [one] if (one := gains.gains(label, own, before)) else []
+    if not found:
+        return []
+    figure = gains.drawing(found)
+    return [Table(gains.columns(found)), Note(gains.NOTE), Figures([Graph(figure.svg("gains"), figure.note)])]
+
+
+def _deal(run: RunFiles) -> str:
+    """Equal for runs that deal the same data alike."""
+    return f"{run.plan.seed} {run.plan.data}"
 
 
 # ---- figures and pictures ---------------------------------------------------------------------------------------

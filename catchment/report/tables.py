@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from catchment.report.showing import MISSING, human_bytes, human_seconds, percent, printable
+from catchment.report.verdicts import NAMES, shared_headline
 from catchment.runs.reading import RunFiles, labels
 from catchment.runs.records import TROUBLES, Result
 
@@ -38,10 +39,15 @@ def summary_columns(runs: Sequence[RunFiles]) -> list[Column]:
     sizes = [outcome.bytes for outcome in outcomes]
     evaluation = Column(EVALUATION, [human_bytes(size.evaluation) for size in sizes])
     method = Column("method", [printable(run.method) for run in runs], numeric=False)
+    headline = shared_headline(runs)
+    first = Column(f"{NAMES[headline]} %", [percent(run.number(headline)) for run in runs])
+    majority = [run.number("majority") for run in runs]
     columns = [
         Column("run", [printable(label) for label in labels(runs)], numeric=False),
         *([] if all(run.method == run.name for run in runs) else [method]),
+        *([] if headline == "accuracy" else [first]),
         Column("accuracy %", [percent(outcome.accuracy) for outcome in outcomes]),
+        *([Column("majority %", [*map(percent, majority)])] if any(majority) else []),
         Column("clients %", [_spread(outcome) for outcome in outcomes]),
         Column("rounds", [f"{run.done}" if run.result else f"{run.done} of {run.planned}" for run in runs]),
         Column("bytes up", [human_bytes(size.up) for size in sizes]),

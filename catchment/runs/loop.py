@@ -80,6 +80,7 @@ class _Run:
         self.server = Server(world, directory, self.stopwatch, order)
         self.ledger = Ledger()
         self.transport = transport
+        self.expectations = Expectations.of(world.method, world)
         self.plan = experiment.build_attack_plan()
         looks = experiment.inspection.action
         self.traffic = Traffic(
@@ -88,7 +89,7 @@ class _Run:
             self.ledger,
             wire=world.wire,
             directory=directory,
-            expectations=Expectations.of(world.method, world),
+            expectations=self.expectations,
             attack=None if self.plan is None else AttackFilter(self.plan, world.wire),
             inspection=None if looks == "none" else InspectionFilter(experiment.inspection),
             stopwatch=self.stopwatch,
@@ -173,7 +174,7 @@ class _Run:
         crossed = {key: size - before[key] for key, size in self.ledger.totals.items()}
         record = Round(
             round=number,
-            **summary.measured(metrics, self.world),
+            **summary.measured(metrics, self.world, self.expectations if last else None),
             validation=validation,
             notes=self.server.notes,
             bytes=Bytes(**summarise(crossed)),
@@ -321,9 +322,13 @@ class _Run:
             options={key: value for key, value in self.experiment.method.items() if key != "name"},
             accuracy=final.accuracy,
             best=best_of(self.records),
+            scores=final.scores,
+            recall=final.recall,
+            confusion=final.confusion,
             server=final.server,
             clients=final.clients,
             models=final.models,
+            by_client=final.by_client,
             more=final.more,
             self_reported=final.self_reported,
             validation=final.validation,

@@ -78,6 +78,16 @@ class RunFiles:
         return self.plan.method.name
 
     @property
+    def headline(self) -> str:
+        """The number that is shown first."""
+        return "accuracy" if self.plan.evaluation is None else self.plan.evaluation.headline
+
+    def number(self, name: str, record: Round | Result | None = None) -> float | None:
+        """`"accuracy"` or another share of a round, or of the outcome; None if it is not known."""
+        record = self.outcome if record is None else record
+        return record.accuracy if name == "accuracy" else record.scores.get(name)
+
+    @property
     def planned(self) -> int:
         """How many rounds the experiment asks for."""
         return self.plan.rounds
@@ -154,9 +164,13 @@ class RunFiles:
             options=self.plan.method.options,
             accuracy=last.accuracy,
             best=best_of(self.rounds),
+            scores=last.scores,
+            recall=last.recall,
+            confusion=last.confusion,
             server=last.server,
             clients=last.clients,
             models=last.models,
+            by_client=last.by_client,
             more=last.more,
             self_reported=last.self_reported,
             rounds=len(self.rounds),

@@ -65,6 +65,16 @@ class ServerScore:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ByClient:
+    """What the models of clients with one of their own reach, client by client."""
+
+    clients: list[int]  # those that were measured
+    samples: list[int | None]  # that they train on; None if only the client knows
+    accuracy: list[float]
+    balanced_accuracy: list[float | None]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Event:
     """Something that happened to a client, a reply or a round."""
 
@@ -126,14 +136,19 @@ class Round:
     """A line of `rounds.jsonl`. What was measured is there only after rounds that were evaluated."""
 
     left_out_if_empty: ClassVar = (
-        "accuracy", "server", "clients", "models", "more", "self_reported", "validation", "notes", "probe"
+        "accuracy", "scores", "recall", "confusion", "server", "clients", "models", "by_client", "more",
+        "self_reported", "validation", "notes", "probe",
     )  # fmt: skip
 
     round: int
-    accuracy: float | None = None  # the method's headline number, a share between 0 and 1
+    accuracy: float | None = None  # of the method's model, or the mean over clients; a share between 0 and 1
+    scores: dict[str, float] = field(default_factory=dict)  # what else is known of the same, such as "auroc"
+    recall: list[float | None] = field(default_factory=list)  # of the same, by class; None for one without samples
+    confusion: list[list[float]] = field(default_factory=list)  # share of class i taken for j; after the last round
     server: ServerScore | None = None
     clients: ClientScores | None = None
     models: dict[str, ModelScore] | None = None  # by the model of the clients, where they have several
+    by_client: ByClient | None = None  # after the last round
     more: dict[str, Any] = field(default_factory=dict)  # whatever else the method measured
     self_reported: list[str] = field(default_factory=list)  # "accuracy", "clients": measured by the clients themselves
     validation: float | None = None  # accuracy on the validation samples, where there are some
@@ -249,6 +264,7 @@ class DataSizes:
     test: int | None = None
     public: int | None = None
     faults: dict[str, int] = field(default_factory=dict)  # what was wrong in its files, and how often
+    classes: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,9 +276,13 @@ class Result:
     options: dict[str, Any] = field(default_factory=dict)  # of the method
     accuracy: float | None  # after the last round; None before the first evaluation
     best: Best | None
+    scores: dict[str, float] = field(default_factory=dict)
+    recall: list[float | None] = field(default_factory=list)
+    confusion: list[list[float]] = field(default_factory=list)
     server: ServerScore | None = None
     clients: ClientScores | None = None
     models: dict[str, ModelScore] | None = None
+    by_client: ByClient | None = None
     more: dict[str, Any] = field(default_factory=dict)
     self_reported: list[str] = field(default_factory=list)
     validation: float | None = None
@@ -307,11 +327,20 @@ class DataNamed:
 
 
 @dataclass(frozen=True, kw_only=True)
+class EvaluationNamed:
+    """What a report says of `[evaluation]`."""
+
+    headline: str = "accuracy"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """What a report needs to know of `experiment.toml`, whichever version wrote it and whoever's code it names."""
 
     name: str
     rounds: int
+    seed: int = 0
     method: Named
     data: DataNamed
     aggregation: Named | None = None
+    evaluation: EvaluationNamed | None = None

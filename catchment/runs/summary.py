@@ -8,6 +8,7 @@ from typing import Any
 
 from catchment.config.experiment import Experiment
 from catchment.core.architecture import Architecture
+from catchment.core.expectations import Expectations
 from catchment.core.method import Metrics, SameForAll
 from catchment.core.world import World
 from catchment.costs.ledger import Ledger
@@ -15,6 +16,7 @@ from catchment.privacy.disclosure import disclosed
 from catchment.robust import AttackPlan
 from catchment.runs.records import (
     AttackRecord,
+    ByClient,
     BytesByField,
     ClientScores,
     Costs,
@@ -26,13 +28,23 @@ from catchment.runs.records import (
     ServerScore,
     Spread,
 )
+from catchment.tasks.quality import Quality
 
 
-def measured(metrics: Metrics | None, world: World) -> dict[str, Any]:
-    """The fields of a round that an evaluation fills; none without one."""
+def measured(metrics: Metrics | None, world: World, expectations: Expectations | None = None) -> dict[str, Any]:
+    """The fields of a round that an evaluation fills; none without one.
+
+    Those that take room are there only with `expectations`, which know how many samples clients have.
+    """
     if metrics is None:
         return {}
+    quality = metrics.quality
+    found: dict[str, Any] = {} if quality is None else {"scores": quality.numbers(), "recall": quality.recall}
+    if expectations is not None:
+        found["confusion"] = [] if quality is None else quality.confusion
+        found["by_client"] = _by_client(metrics.by_client, expectations) if metrics.by_client else None
     return {
+        **found,
         "accuracy": metrics.accuracy,
         "server": None if metrics.server is None else _server_score(metrics.server),
         "clients": _client_scores(metrics.clients) if metrics.clients else None,
@@ -40,6 +52,16 @@ def measured(metrics: Metrics | None, world: World) -> dict[str, Any]:
         "more": dict(metrics.more),
         "self_reported": list(metrics.self_reported),
     }
+
+
+def _by_client(found: Mapping[int, Quality], expectations: Expectations) -> ByClient:
+    sizes = [expectations.known(client) for client in found]
+    return ByClient(
+        clients=list(found),
+        samples=[size.samples if size.exact else None for size in sizes],
+        accuracy=[quality.accuracy for quality in found.values()],
+        balanced_accuracy=[quality.balanced_accuracy for quality in found.values()],
+    )
 
 
 def _server_score(numbers: Mapping[str, float]) -> ServerScore:
@@ -117,4 +139,5 @@ def data_sizes(experiment: Experiment, world: World) -> DataSizes:
         test=len(division.test),
         public=0 if division.public is None else len(division.public),
         faults=dict(division.dataset.faults),
+        classes=list(division.dataset.classes),
     )

@@ -1,8 +1,8 @@
 """Columns of a study's table: a number of every run, put together over seeds and set against the reference row.
 
 A column is the name of a number (`accuracy`, `bytes.up`, `clients.min`, `edge_accuracy`), or one of these forms:
-`bytes to 40 %` (up and down until the accuracy is reached), `up to 40 %`, `rounds to 40 %`, `time to 40 %`;
-`NAME in round 8` (what the method noted); `bytes.up / reference` (a ratio); `difference` (of the accuracy, to the
+`bytes to 40 %` (up and down until the headline reaches it), `up to 40 %`, `rounds to 40 %`, `time to 40 %`;
+`NAME in round 8` (what the method noted); `bytes.up / reference` (a ratio); `difference` (of the headline, to the
 reference row, paired by seed, with its 95 % interval); `paper` (what the paper prints).
 """
 
@@ -17,6 +17,7 @@ from catchment.errors import ExperimentError
 from catchment.report.showing import MISSING, human_bytes, human_seconds
 from catchment.studies.results import CURVE, RowResult, StudyResult
 from catchment.studies.statistics import paired, spread
+from catchment.tasks.quality import SHARES
 
 _TO = re.compile(r"(bytes|up|rounds|time) to (\d+(?:\.\d+)?) %")
 _NOTED = re.compile(r"(\w+) in round (\d+)")
@@ -25,6 +26,12 @@ _NEARLY_A_FORM = re.compile(r"%|/|\b(to|in round) *\d")
 _HEADS = {
     "accuracy": "accuracy, %",
     "validation": "validation, %",
+    "balanced_accuracy": "balanced accuracy, %",
+    "macro_f1": "macro F1, %",
+    "worst_recall": "worst recall, %",
+    "auroc": "AUROC, %",
+    "calibration_error": "calibration error, %",
+    "majority": "majority class, %",
     "best": "best round, %",
     "clients.mean": "clients' mean, %",
     "clients.min": "worst client, %",
@@ -77,7 +84,7 @@ def cell(result: StudyResult, row: RowResult, column: str) -> Cell:
     return Cell(
         _shown(column, list(values.values())) + part,
         tuple(values.values()),
-        column in ("accuracy", "best") and _best(result, row, column),
+        column in (*SHARES, "best") and _best(result, row, column),
     )
 
 
@@ -141,15 +148,15 @@ def _shown(column: str, values: list[float]) -> str:
 
 
 def _is_share(column: str) -> bool:
-    shares = column in ("accuracy", "validation", "best") or column.endswith("accuracy")
-    return shares or column.startswith(("clients.", "models."))
+    shares = (*SHARES, "validation", "best", "majority", "calibration_error")
+    return column in shares or column.startswith(("clients.", "models.")) or column.endswith("accuracy")
 
 
 def _difference(result: StudyResult, row: RowResult) -> Cell:
     reference = result.row(result.reference) if result.reference else None
     if reference is None or reference is row:
         return Cell(MISSING)
-    found = paired(row.numbers("accuracy"), reference.numbers("accuracy"))
+    found = paired(row.numbers(result.headline), reference.numbers(result.headline))
     if found is None:
         return Cell(MISSING)
     if found.low is None or found.high is None:

@@ -57,6 +57,12 @@ class StudyFile:
     note: str = ""
     path: str = ""  # folder of the user's own modules
 
+    @property
+    def headline(self) -> str:
+        """What `evaluation.headline` is in all rows; accuracy if they differ."""
+        found = {row.settings.get("evaluation", {}).get("headline", "accuracy") for row in self.rows}
+        return found.pop() if len(found) == 1 else "accuracy"
+
     @staticmethod
     def load(path: str | Path, scale: str = PAPER) -> StudyFile:
         """Read a study file and those that it extends."""

@@ -21,6 +21,7 @@ def digest(experiment: Experiment) -> str:
     settings = experiment.to_dict()
     for key in _WITHOUT_EFFECT:
         settings.pop(key, None)
+    settings["evaluation"].pop("headline", None)
     settings["data"].pop("root", None)
     settings["data"].pop("download", None)
     code = {module: _hash(path) for module, path in sorted(_own_code(experiment, settings).items())}

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from catchment.report import gains
 from catchment.report.page import render
 from catchment.report.parts import Alert, Figures, Graph, Note, Part, Section, Table
 from catchment.report.tables import Column
+from catchment.runs.records import ByClient
 from catchment.studies.figures import drawings
 from catchment.studies.file import PAPER
-from catchment.studies.results import StudyResult
-from catchment.studies.tables import grid
+from catchment.studies.results import RunResult, StudyResult
+from catchment.studies.tables import grid, not_beaten
 
 
 def page(result: StudyResult) -> str:
@@ -21,7 +23,11 @@ def page(result: StudyResult) -> str:
         opening.append(Note(result.note))
     if done < wanted:
         opening.append(Alert(f"{done} of {wanted} runs are done."))
-    sections = [Section("Table", [_table(result), Note(_legend(result))])]
+    sections = [Section("Table", [_table(result), *map(Alert, not_beaten(result)), Note(_legend(result))])]
+    if gained := _gains(result):
+        figure = gains.drawing(gained)
+        parts: list[Part] = [Table(gains.columns(gained)), Note(gains.NOTE)]
+        sections.append(Section("What clients gain", [*parts, Figures([Graph(figure.svg("gains"), figure.note)])]))
     if figures := [Graph(drawing.svg(f"f{n}"), drawing.note) for n, drawing in enumerate(drawings(result))]:
         sections.append(Section("Curves", [Figures(figures)]))
     if failed := [(row.label, seed, why) for row in result.rows for seed, why in row.failed.items()]:
@@ -32,6 +38,28 @@ def page(result: StudyResult) -> str:
         ]  # fmt: skip
         sections.append(Section("Runs that failed", [Table(columns)]))
     return render(result.title, opening, sections)
+
+
+def _gains(result: StudyResult) -> list[gains.Gains]:
+    """What clients of each row gain over training alone, all seeds together."""
+    alone = [run for row in result.rows for run in row.runs if run.method == gains.ALONE and run.by_client is not None]
+    found = []
+    for row in result.rows:
+        parts = [
+            one
+            for run in row.runs
+            for before in alone
+            if run.method != gains.ALONE and run.seed == before.seed and before.by_client is not None
+            if (one := gains.gains(row.label, _own(run, before.by_client), before.by_client)) is not None
+        ]
+        if parts:
+            samples = [size for one in parts for size in one.samples]
+            found.append(gains.Gains(row.label, samples, [gain for one in parts for gain in one.points]))
+    return found
+
+
+def _own(run: RunResult, alone: ByClient) -> ByClient:
+    return run.by_client or gains.everybody(alone, run.numbers["accuracy"])
 
 
 def _table(result: StudyResult) -> Table:

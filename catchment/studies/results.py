@@ -10,17 +10,18 @@ from typing import Any
 
 from catchment.errors import UserError
 from catchment.files import write_atomically
+from catchment.runs.converter import from_dict
 from catchment.runs.reading import RunFiles
-from catchment.runs.records import Result, Round
+from catchment.runs.records import ByClient, Result, Round
 from catchment.studies.file import StudyFile
 from catchment.studies.identity import RESULTS
 
-CURVE = ("round", "accuracy", "bytes", "up", "virtual_seconds")  # columns of a curve; bytes are of training, so far
+CURVE = ("round", "headline", "bytes", "up", "virtual_seconds")  # columns of a curve; bytes are of training, so far
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """One seed of a row: named numbers, and how the accuracy came about."""
+    """One seed of a row: named numbers, and how the headline came about."""
 
     seed: int
     digest: str
@@ -28,6 +29,8 @@ class RunResult:
     curve: list[list[float | None]]  # columns as in CURVE; None where a number was not kept
     results: int = RESULTS  # the version of results that the numbers belong to
     notes: dict[str, list[float | None]] = field(default_factory=dict)  # what the method noted, round by round
+    method: str = ""
+    by_client: ByClient | None = None
 
 
 @dataclass(frozen=True)
@@ -58,13 +61,15 @@ class StudyResult:
     reference: str | None = None
     across: str | None = None
     note: str = ""
+    headline: str = "accuracy"  # of curves, of differences, and of what is reached
 
     @staticmethod
     def of(study: StudyFile, rows: Iterable[RowResult]) -> StudyResult:
         """The result of a study whose rows are these."""
+        first = () if study.headline in ("accuracy", *study.columns) else (study.headline,)
         return StudyResult(
-            study.name, study.scale, study.title, study.seeds, study.columns, list(rows), study.reference,
-            study.across, study.note,
+            study.name, study.scale, study.title, study.seeds, first + study.columns, list(rows), study.reference,
+            study.across, study.note, study.headline,
         )  # fmt: skip
 
     def row(self, label: str) -> RowResult | None:
@@ -95,17 +100,29 @@ class StudyResult:
 
 
 def _row(table: dict[str, Any]) -> RowResult:
-    runs = [RunResult(**run) for run in table.pop("runs")]
+    runs = [RunResult(**{**run, "by_client": _by_client(run.get("by_client"))}) for run in table.pop("runs")]
     failed = {int(seed): why for seed, why in table.pop("failed").items()}
     return RowResult(runs=runs, failed=failed, **table)
 
 
-def read_run(directory: Path, seed: int, digest: str) -> RunResult:
-    """The numbers of a finished run."""
+def _by_client(table: dict[str, Any] | None) -> ByClient | None:
+    return None if table is None else from_dict(ByClient, table, "by_client")
+
+
+def read_run(directory: Path, seed: int, digest: str, headline: str = "accuracy") -> RunResult:
+    """The numbers of a finished run, and the curve of its headline."""
     files = RunFiles.read(directory)
     if files.result is None:
         raise UserError(f"{directory} holds a run that is not finished")
-    return RunResult(seed, digest, dict(_numbers(files.result)), list(_curve(files.rounds)), notes=_notes(files.rounds))
+    return RunResult(
+        seed,
+        digest,
+        dict(_numbers(files.result)),
+        list(_curve(files, headline)),
+        notes=_notes(files.rounds),
+        method=files.method,
+        by_client=files.result.by_client,
+    )
 
 
 def _numbers(result: Result) -> Iterator[tuple[str, float]]:
@@ -115,6 +132,7 @@ def _numbers(result: Result) -> Iterator[tuple[str, float]]:
         yield "best", result.best.accuracy
     if result.validation is not None:
         yield "validation", result.validation
+    yield from result.scores.items()
     if result.server is not None:
         yield from _flat("server", {"accuracy": result.server.accuracy, **result.server.others})
     if result.clients is not None:
@@ -143,10 +161,10 @@ def _notes(rounds: Sequence[Round]) -> dict[str, list[float | None]]:
     return {name: [record.notes.get(name) for record in rounds] for name in names}
 
 
-def _curve(rounds: Iterable[Round]) -> Iterator[list[float | None]]:
+def _curve(files: RunFiles, headline: str) -> Iterator[list[float | None]]:
     moved = up = 0
-    for record in rounds:
+    for record in files.rounds:
         moved += record.bytes.up + record.bytes.down
         up += record.bytes.up
         if record.accuracy is not None:
-            yield [record.round, record.accuracy, moved, up, record.virtual_seconds]
+            yield [record.round, files.number(headline, record), moved, up, record.virtual_seconds]

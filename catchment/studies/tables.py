@@ -36,6 +36,21 @@ def grid(result: StudyResult) -> Grid:
     return Grid(["", *map(head, columns)], rows)
 
 
+def not_beaten(result: StudyResult) -> list[str]:
+    """A sentence for each row whose models are no better than always answering the most frequent class."""
+    found = []
+    for row in result.rows:
+        majority, accuracy = row.numbers("majority"), row.numbers("accuracy")
+        seeds = [seed for seed in majority if accuracy[seed] <= majority[seed]]
+        if seeds:
+            where = f" in {len(seeds)} of {len(majority)} seeds" if len(majority) > 1 else ""
+            share = f"{100 * max(majority[seed] for seed in seeds):.1f} %"
+            found.append(
+                f"{row.label}: the accuracy does not beat always answering the most frequent class, {share}{where}."
+            )
+    return found
+
+
 def _across(result: StudyResult, axis: str) -> Grid:
     """The values of one axis side by side, each with the first column, and the paper's number in brackets."""
     names = list(dict.fromkeys(row.values[axis] for row in result.rows if axis in row.values)) or [""]

@@ -71,7 +71,7 @@ class Folder:
 
     def result(self, job: Job) -> RunResult:
         """What a finished run found."""
-        return read_run(self.directory(job), job.seed, job.digest)
+        return read_run(self.directory(job), job.seed, job.digest, job.experiment.evaluation.headline)
 
     def claim(self, job: Job) -> FileLock:
         """Hold a run for this process; `InUse` if another has it."""

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from catchment.tasks.pixels import AUGMENTATIONS, augmented
+from catchment.tasks.quality import Answers
 from catchment.tasks.task import Label, Rows, Score, Task
 
 
@@ -49,14 +50,14 @@ class Classification(Task):
         return F.cross_entropy(outputs, labels)
 
     def score(self, results: Iterable[tuple[Tensor, Tensor]], classes: Sequence[str]) -> Score:
-        """Accuracy and mean cross-entropy."""
-        correct, loss, samples = 0, 0.0, 0
+        """Accuracy, mean cross-entropy, and what accuracy hides."""
+        answers, loss, samples = Answers(), 0.0, 0
         for logits, labels in results:
-            correct += int((logits.argmax(1) == labels).sum())
+            answers.add(logits, labels)
             loss += float(F.cross_entropy(logits, labels, reduction="sum"))
             samples += len(labels)
-        count = max(samples, 1)
-        return Score(correct / count, loss / count, samples)
+        quality = answers.judged()
+        return Score(quality.accuracy, loss / max(samples, 1), samples, by_class=quality)
 
 
 CLASSIFICATION = Classification()

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from catchment.errors import ExperimentError
 from catchment.names import did_you_mean
+from catchment.tasks.quality import Quality
 
 
 class Label(NamedTuple):
@@ -37,6 +38,12 @@ class Score(NamedTuple):
     loss: float
     samples: int
     more: Mapping[str, float] = {}  # other measures by name
+    by_class: Quality | None = None  # in classification: what the accuracy hides
+
+    @property
+    def quality(self) -> Quality:
+        """What is told of clients' models, too."""
+        return self.by_class or Quality(self.accuracy)
 
     def as_dict(self) -> dict[str, float]:
         """For metrics."""

@@ -41,8 +41,8 @@ def test_harm_would_be_seen(monkeypatch):
     monkeypatch.setattr("catchment.core.replies.Reception._check", lambda self, replies, outcomes: replies)
     trial = small_experiment("standalone")
     _, memory = honest_run(trial)
-    spoils = [Spoil("test", "scalar", what, "accuracy") for what in ("250000.0", "10**400", "0")]
+    spoils = [Spoil("test", "tensor", what, "numbers") for what in ("a million times", "1e10 or 1000", "zero")]
     found = Found()
     deque(sweep(trial, spoils, memory, found), maxlen=0)
-    assert [spoil.what for spoil, _ in found.harm] == ["250000.0", "10**400"]
+    assert [spoil.what for spoil, _ in found.harm] == ["a million times", "1e10 or 1000"]
     assert found.spoiled == 3

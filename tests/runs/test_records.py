@@ -41,13 +41,19 @@ def test_what_was_not_measured_is_not_in_a_round(tmp_path):
     catchment.run(experiment("fedavg", rounds=2, evaluation={"every": 2}), tmp_path)
     first, second = map(json.loads, (tmp_path / "rounds.jsonl").read_text().splitlines())
     assert list(first) == ["round", "bytes", "seconds", "spent", "virtual_seconds", "events"]
-    assert list(second) == ["round", "accuracy", "server", "clients", *list(first)[1:]]
+    measured = ["accuracy", "scores", "recall", "confusion", "server", "clients"]
+    assert list(second) == ["round", *measured, *list(first)[1:]]
 
 
 def test_the_page_names_every_field():
     page = (Path(__file__).parents[2] / "docs" / "runs.md").read_text()
     kinds = [kind for kind in vars(records).values() if dataclasses.is_dataclass(kind)]
-    read_only = (records.Plan, records.DataNamed, records.Named)  # of the experiment, which has a page of its own
+    read_only = (
+        records.Plan,
+        records.DataNamed,
+        records.EvaluationNamed,
+        records.Named,
+    )  # of the experiment's own page
     fields = {field.name for kind in kinds if kind not in read_only for field in dataclasses.fields(kind)}
     beside = {"others", "settings"}  # whose keys stand in the file in place of them
     assert {field for field in fields - beside if f"`{field}`" not in page} == set()

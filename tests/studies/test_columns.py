@@ -9,6 +9,7 @@ from rich.console import Console
 
 from catchment.errors import ExperimentError
 from catchment.report.showing import MISSING
+from catchment.runs.records import ByClient
 from catchment.studies import tables
 from catchment.studies.columns import cell, check, head
 from catchment.studies.page import page
@@ -172,3 +173,51 @@ def test_a_label_stays_in_its_cell():
     assert r"{[}1] *b* \textbackslash{}x &" in tables.latex(result)
     (line,) = csv.DictReader(io.StringIO(tables.comma_separated(result)))
     assert line["row"] == "[1]\n*b* \\x"
+
+
+# ---- what accuracy hides ----------------------------------------------------------------------------------------
+
+
+def judged(seed, accuracy, method="fedavg", **more):
+    numbers = {"accuracy": accuracy, "majority": 0.625, "balanced_accuracy": accuracy / 2, "auroc": 0.8, **more}
+    return replace(run(seed, accuracy), numbers=numbers, method=method)
+
+
+def test_columns_name_metrics():
+    row = RowResult("r", None, {}, [judged(0, 0.6), judged(1, 0.7)])
+    result = study(row, columns=("balanced_accuracy", "auroc", "majority"))
+    assert [cell(result, row, column).text for column in result.columns] == ["32.5 ± 3.5", "80.0 ± 0.0", "62.5 ± 0.0"]
+    assert [head(column) for column in result.columns] == ["balanced accuracy, %", "AUROC, %", "majority class, %"]
+
+
+def test_differences_are_of_the_headline():
+    first, second = RowResult("a", None, {}, [judged(0, 0.6)]), RowResult("b", None, {}, [judged(0, 0.6, auroc=0.9)])
+    result = study(first, second, reference="a", headline="auroc")
+    assert cell(result, second, "difference").text == "+10.0 (one seed)"
+
+
+def test_rows_that_do_not_beat_the_majority_are_named():
+    flat = RowResult("flat", None, {}, [judged(0, 0.625), judged(1, 0.7)])
+    good = RowResult("good", None, {}, [judged(0, 0.9)])
+    result = study(flat, good, FIRST)
+    sentence = "flat: the accuracy does not beat always answering the most frequent class, 62.5 % in 1 of 2 seeds."
+    assert tables.not_beaten(result) == [sentence]
+    assert sentence in page(result)
+
+
+def test_a_page_shows_who_gains_over_training_alone():
+    alone = [replace(judged(seed, 0.5, "standalone"), by_client=client_accuracies([0.25, 0.5])) for seed in (0, 1)]
+    each = [replace(judged(seed, 0.6), by_client=client_accuracies([0.5, 0.5])) for seed in (0, 1)]
+    text = page(study(RowResult("alone", None, {}, alone), RowResult("each", None, {}, each)))
+    assert '<td class="text">each</td><td class="number">2 of 4</td>' in text  # two clients, two seeds
+    assert "What clients gain" not in page(study(RowResult("each", None, {}, each)))
+
+
+def client_accuracies(accuracies):
+    return ByClient(clients=[0, 1], samples=[10, 20], accuracy=accuracies, balanced_accuracy=[None, None])
+
+
+def test_by_client_survives_the_file(tmp_path):
+    result = study(RowResult("each", None, {}, [replace(judged(0, 0.6), by_client=client_accuracies([0.5, 0.25]))]))
+    result.write(tmp_path / "s.json")
+    assert StudyResult.read(tmp_path / "s.json") == result

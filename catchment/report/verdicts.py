@@ -1,0 +1,62 @@
+"""What must be said of a run's accuracy: what a constant answer reaches, and who does not beat it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from catchment.report.showing import percent
+from catchment.runs.reading import RunFiles, labels
+
+NAMES = {
+    "accuracy": "accuracy",
+    "balanced_accuracy": "balanced accuracy",
+    "macro_f1": "macro F1",
+    "worst_recall": "worst recall",
+    "auroc": "AUROC",
+}
+"""What people call the numbers that can be the headline."""
+
+
+def shared_headline(runs: Sequence[RunFiles]) -> str:
+    """The headline of these runs; accuracy if they do not agree, or if one did not measure it."""
+    names = {run.headline if run.headline in NAMES else "accuracy" for run in runs}
+    (name,) = names if len(names) == 1 else {"accuracy"}
+    return name if all(run.number(name) is not None for run in runs if run.evaluated) else "accuracy"
+
+
+def constant_answer(run: RunFiles, name: str) -> float | None:
+    """What a model reaches that always answers the most frequent class; None if that is not known."""
+    majority = run.number("majority")
+    classes = sum(recall is not None for recall in run.outcome.recall)
+    if majority is None:
+        return None
+    if name == "accuracy":
+        return majority
+    if name == "auroc":
+        return 0.5
+    if not classes or name == "worst_recall":
+        return None
+    return 1 / classes if name == "balanced_accuracy" else 2 * majority / (1 + majority) / classes
+
+
+def not_beaten(runs: Sequence[RunFiles]) -> list[str]:
+    """A sentence for each run whose models are no better than the most frequent class, or some of whose are not."""
+    found = []
+    for label, run in zip(labels(runs), runs):
+        majority, accuracy = run.number("majority"), run.number("accuracy")
+        if majority is None or accuracy is None:
+            continue
+        below = [one for one in _client_accuracies(run) if one <= majority]
+        constant = f"always answering the most frequent class, {percent(majority)} %"
+        if accuracy <= majority:
+            found.append(f"{label}: an accuracy of {percent(accuracy)} % does not beat {constant}.")
+        elif below:
+            found.append(
+                f"{label}: the models of {len(below)} of {len(_client_accuracies(run))} clients do not beat {constant}."
+            )
+    return found
+
+
+def _client_accuracies(run: RunFiles) -> list[float]:
+    known = run.outcome.by_client
+    return [] if known is None else known.accuracy
