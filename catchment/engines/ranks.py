@@ -53,7 +53,7 @@ class Ranks:
         dist.init_process_group(timeout=STEP)
         self._on_machine = int(os.environ["LOCAL_WORLD_SIZE"])
         key = os.urandom(32)
-        self._listener = Listener(("0.0.0.0" if _spread() else LOCAL, 0), backlog=512, authkey=key)
+        self._listener = Listener(("0.0.0.0" if _on_several_machines() else LOCAL, 0), backlog=512, authkey=key)
         _agree(self._listener.address[1], key)
         self._ranks: dict[Connection, str] = {}
         for _ in range(1, dist.get_world_size()):
@@ -138,7 +138,7 @@ def follow(build: Callable[[str], World | None]) -> None:
     """Be one of the other ranks until rank 0 has ended; `build` makes a world, if there are clients to serve."""
     dist.init_process_group(timeout=STEP)
     port, key = _agree(0, bytes(32))
-    host = os.environ["MASTER_ADDR"] if _spread() else LOCAL
+    host = os.environ["MASTER_ADDR"] if _on_several_machines() else LOCAL
     name = f"rank {dist.get_rank()} on {socket.gethostname()}"
 
     def connect(error: str = "") -> Connection:
@@ -187,7 +187,7 @@ def follow(build: Callable[[str], World | None]) -> None:
 # ---- connections -------------------------------------------------------------------------------------------------
 
 
-def _spread() -> bool:
+def _on_several_machines() -> bool:
     """Whether the job is on several machines."""
     return int(os.environ["LOCAL_WORLD_SIZE"]) < dist.get_world_size()
 

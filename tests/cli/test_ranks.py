@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -16,7 +17,7 @@ from worlds import experiment
 
 import catchment
 from catchment import launch
-from catchment.errors import RunError, UserError
+from catchment.errors import ExperimentError, RunError, UserError
 
 SETTINGS = {"rounds": 30, "data": {"train": 200, "test": 20}, "workers": 2}
 
@@ -71,6 +72,20 @@ def test_a_rank_that_is_killed_while_it_has_nothing_to_do_is_noticed():
             launch.run(experiment("fedavg"), ranks=ranks, observe=kill)
 
 
+def test_a_rank_that_dies_in_a_step_ends_the_run():
+    with job(2, code=-9) as (ranks, (other,)):
+        order = ranks.order
+
+        def deadly(said):
+            order(said)
+            if "backward" in said:
+                other.kill()
+
+        ranks.order = deadly
+        with pytest.raises(RunError, match=r"^rank 1 on .* is gone$"):
+            launch.run(experiment("centralized", spread=True), ranks=ranks)
+
+
 def test_a_rank_that_cannot_build_the_world_says_why(monkeypatch):
     monkeypatch.setenv("CATCHMENT_DATA", "/nowhere")
     with job(2) as (ranks, _):
@@ -87,6 +102,33 @@ def test_a_finished_run_is_left_as_it_is_by_all_ranks(tmp_path):
     running = torchrun("resume", "run", folder=tmp_path)
     assert "fedavg" in running.communicate()[0]
     assert running.returncode == 0
+
+
+@pytest.mark.slow
+def test_the_server_of_a_federation_shares_its_training(tmp_path):
+    settings = experiment("fedgkt", engine="flower", spread=True, rounds=2)
+    (tmp_path / "x.toml").write_text(settings.to_toml())
+    running = torchrun("run", "x.toml", "--out", "run", folder=tmp_path)
+    _, errors = running.communicate()
+    assert running.returncode == 0, errors
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["failed"] == result["lost"] == 0
+
+
+def test_ranks_without_clients_and_steps_are_refused(monkeypatch):
+    for name, value in surroundings(0, 2, 1).items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ExperimentError, match="ranks have nothing to do: set spread = true"):
+        catchment.run(experiment("fedgkt", engine="flower"))
+    with pytest.raises(ExperimentError, match="leave torchrun out"):
+        catchment.run(experiment("fedavg", batched=True, models={"client": "mlp"}))
+
+
+def test_a_script_on_another_rank_is_told_of_the_command(monkeypatch):
+    for name, value in surroundings(1, 2, 1).items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match="only the command is for torchrun"):
+        catchment.run(experiment("fedavg"))
 
 
 def test_what_a_job_cannot_do_is_said(tmp_path):
