@@ -155,6 +155,7 @@ class Line:
         self.loss = settings.loss
         self.rate = settings.rate * 1e6 / 8  # bytes a second
         self.carried = self.packets = self.lost = 0
+        self.cut = False  # nothing gets through any more
 
     def carry(self) -> None:
         """Pass packets on, later, fewer and slower."""
@@ -170,7 +171,7 @@ class Line:
                 self.packets += 1
                 now = time.monotonic()
                 start = max(now, free[way])
-                if chance.random() < self.loss or (start - now) * self.rate > BUFFER:
+                if self.cut or chance.random() < self.loss or (start - now) * self.rate > BUFFER:
                     self.lost += 1
                     continue
                 free[way] = start + len(packet) / self.rate
