@@ -42,6 +42,9 @@ _HEADS = {
     "bytes.down": "down",
     "virtual_seconds": "virtual time",
     "seconds": "time",
+    "probe.correlation": "correlation of rebuilt images",
+    "probe.ssim": "SSIM of rebuilt images",
+    "probe.identified": "images identified, %",
     "difference": "difference to the reference, points",
     "paper": "paper",
 }
@@ -148,7 +151,7 @@ def _shown(column: str, values: list[float]) -> str:
 
 
 def _is_share(column: str) -> bool:
-    shares = (*SHARES, "validation", "best", "majority", "calibration_error")
+    shares = (*SHARES, "validation", "best", "majority", "calibration_error", "probe.identified")
     return column in shares or column.startswith(("clients.", "models.")) or column.endswith("accuracy")
 
 

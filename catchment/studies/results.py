@@ -143,6 +143,9 @@ def _numbers(result: Result) -> Iterator[tuple[str, float]]:
     yield from _flat("bytes", asdict(result.bytes))
     for name in ("rounds", "virtual_seconds", "seconds", "lost", "late", "failed", "refused"):
         yield name, getattr(result, name)
+    found = [asdict(probe.attacks[probe.best]) for probe in result.probe or ()]
+    for name in found[0] if found else ():
+        yield f"probe.{name}", max(likeness[name] for likeness in found)  # of the round that shows most
     if result.costs is not None:
         for side, models in (("client", result.costs.clients), ("server", result.costs.server)):
             if models:

@@ -13,7 +13,7 @@ from catchment.runs.records import ByClient
 from catchment.studies import tables
 from catchment.studies.columns import cell, check, head
 from catchment.studies.page import page
-from catchment.studies.results import RowResult, RunResult, StudyResult
+from catchment.studies.results import RowResult, RunResult, StudyResult, read_run
 
 
 def run(seed, accuracy, up=2048, curve=()):
@@ -221,3 +221,17 @@ def test_by_client_survives_the_file(tmp_path):
     result = study(RowResult("each", None, {}, [replace(judged(0, 0.6), by_client=client_accuracies([0.5, 0.25]))]))
     result.write(tmp_path / "s.json")
     assert StudyResult.read(tmp_path / "s.json") == result
+
+
+def test_what_the_inversion_probe_rebuilt_is_that_of_the_worst_round(make_run):
+    def likeness(share):
+        return {"correlation": share, "psnr": 100 * share, "ssim": share / 2, "identified": share / 4}
+
+    def probed(weak, strong):
+        attacks = {"decoder": likeness(strong), "optimisation": likeness(weak)}
+        return {"client": 0, "images": 4, "private": 8, "best": "decoder", "attacks": attacks}
+
+    numbers = read_run(make_run(result={"probe": [probed(0.1, 0.8), probed(0.2, 0.4)]}), 0, "x").numbers
+    found = {name: numbers[f"probe.{name}"] for name in ("correlation", "psnr", "ssim", "identified")}
+    assert found == {"correlation": 0.8, "psnr": 80.0, "ssim": 0.4, "identified": 0.2}
+    assert not any(name.startswith("probe") for name in read_run(make_run("other"), 0, "x").numbers)
