@@ -1,9 +1,12 @@
-"""Files of one record per line: written round by round, cut back to a checkpoint, read whole."""
+"""Files of one record per line: written round by round, cut back to a checkpoint, read line by line."""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -21,22 +24,21 @@ class Journal(Generic[T]):
         self._path = path
         self._kind = kind
 
-    def until(self, round: int) -> list[T]:
+    def until(self, round: int) -> Iterator[T]:
         """The records up to a round; an error if the file has fewer, or they cannot be read."""
-        lines = self._lines(round)
-        if len(lines) < round:
-            raise RunError(f"{self._path} has {len(lines)} rounds, its checkpoint says {round}; it was changed")
-        return [parsed(self._kind, line, f"{self._path}, line {n},") for n, line in enumerate(lines, start=1)]
+        number = 0
+        for number, line in enumerate(islice(self._lines(), round), start=1):
+            yield parsed(self._kind, line, f"{self._path}, line {number},")
+        if number < round:
+            raise RunError(f"{self._path} has {number} rounds, its checkpoint says {round}; it was changed")
 
     def cut(self, round: int) -> None:
         """Drop the records after a round, which will be repeated."""
         if self._path is not None and self._path.exists():
-            write_atomically(self._path, b"".join(line + b"\n" for line in self._lines(round)))
+            write_atomically(self._path, (line.rstrip(b"\n") + b"\n" for line in islice(self._lines(), round)))
 
-    def _lines(self, count: int) -> list[bytes]:
-        if self._path is None or not self._path.exists():
-            return []
-        return file_bytes(self._path).splitlines()[:count]
+    def _lines(self) -> Iterator[bytes]:
+        return iter(()) if self._path is None or not self._path.exists() else lines_of(self._path)
 
     def add(self, record: T) -> None:
         """Append a round."""
@@ -54,17 +56,30 @@ class Journal(Generic[T]):
                 os.fsync(file.fileno())
 
 
-def read_lines(path: Path, kind: type[T], *, may_be_torn: bool = False) -> list[T]:
-    """All records of a file, none if there is no file; a run that was killed may have left half a line at the end."""
-    if not path.exists():
-        return []
-    *whole, rest = file_bytes(path).split(b"\n")
-    records = []
-    for number, line in enumerate([*whole, rest] if rest else whole, start=1):
-        if may_be_torn and number > len(whole) and not _is_json(line):
-            break
-        records.append(parsed(kind, line, f"{path}, line {number},"))
-    return records
+@dataclass(frozen=True)
+class Lines(Generic[T]):
+    """The records of a file, read one by one whenever they are wanted; none if there is no file."""
+
+    path: Path
+    kind: type[T]
+    may_be_torn: bool = False  # a run that was killed may have left half a line at the end
+
+    def __iter__(self) -> Iterator[T]:
+        if not self.path.exists():
+            return
+        for number, line in enumerate(lines_of(self.path), start=1):
+            whole = line.endswith(b"\n")
+            if whole or not self.may_be_torn or _is_json(line):
+                yield parsed(self.kind, line.removesuffix(b"\n"), f"{self.path}, line {number},")
+
+
+def lines_of(path: Path) -> Iterator[bytes]:
+    """The lines of a file, one at a time in memory; one that cannot be read is a UserError."""
+    try:
+        with path.open("rb") as file:
+            yield from file
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from None
 
 
 def parsed(kind: type[T], text: bytes, where: str) -> T:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import closing, nullcontext
 from pathlib import Path
@@ -32,8 +32,9 @@ from catchment.runs import summary
 from catchment.runs.checkpoint import Checkpoints
 from catchment.runs.converter import Record, from_dict, to_dict
 from catchment.runs.directory import LEDGER, RESULT, ROUNDS
+from catchment.runs.history import History
 from catchment.runs.journal import Journal
-from catchment.runs.records import Bytes, Event, Inversion, LedgerEntry, LedgerRound, Result, Round, Spent, best_of
+from catchment.runs.records import Bytes, Event, Inversion, LedgerEntry, LedgerRound, Result, Round, Spent
 from catchment.runs.rehearsal import peak_memory
 from catchment.runs.state import fingerprint, unflatten
 from catchment.runs.undo import broken, restorer
@@ -103,7 +104,7 @@ class _Run:
             measured=experiment.evaluation.clients,
         )
         self.checkpoints = None if directory is None else Checkpoints(directory / "checkpoints")
-        self.records: list[Round] = []
+        self.history = History()
         self.rounds = Journal(None if directory is None else directory / ROUNDS, Round)
         self.crossings = Journal(None if directory is None else directory / LEDGER, LedgerRound)
         self.directory = directory
@@ -134,8 +135,9 @@ class _Run:
         if loaded is None:
             self._cut(0)
             return state, 0
-        self.records = self.rounds.until(loaded.round)
-        self.crossings.until(loaded.round)
+        for record in self.rounds.until(loaded.round):
+            self.history.add(record)
+        deque(self.crossings.until(loaded.round), maxlen=0)  # it must be whole
         state = unflatten(loaded.state, loaded.tensors, state)
         if self.averages:
             self.averages.load(loaded.averages)
@@ -198,7 +200,7 @@ class _Run:
 
     def _begin(self, number: int, last: bool) -> None:
         """Start a round on server and traffic, and set who observes it."""
-        validation = [record.validation for record in self.records if record.validation is not None]
+        validation = list(self.history.validation)
         schedule = self.world.client_optimizer.schedule
         self.server.begin_round(number, validation)
         self.traffic.begin_round(number)
@@ -209,7 +211,7 @@ class _Run:
 
     def _record(self, record: Round) -> None:
         """Write a round and its bytes."""
-        self.records.append(record)
+        self.history.add(record)
         self.rounds.add(record)
         entries = [LedgerEntry(**entry) for entry in self.ledger.close_round()]
         self.crossings.add(LedgerRound(round=record.round, entries=entries))
@@ -313,7 +315,8 @@ class _Run:
 
     def _finish(self, state: Any) -> Record:
         self._lap()
-        final = self.records[-1]
+        final = self.history.last
+        assert final is not None  # a run has a round at least
         counts = self.traffic.outcomes.counts
         last = {key: to_dict(final).get(key) for key in ("accuracy", "server", "clients")}
         result = Result(
@@ -321,7 +324,7 @@ class _Run:
             method=self.experiment.method["name"],
             options={key: value for key, value in self.experiment.method.items() if key != "name"},
             accuracy=final.accuracy,
-            best=best_of(self.records),
+            best=self.history.best,
             scores=final.scores,
             recall=final.recall,
             confusion=final.confusion,
@@ -343,8 +346,8 @@ class _Run:
             late=counts.late,
             failed=counts.failed,
             refused=counts.refused,
-            attack=summary.attack_record(self.experiment, self.plan, self.records),
-            probe=[record.probe for record in self.records if record.probe is not None] or None,
+            attack=summary.attack_record(self.experiment, self.plan, self.history.strengths),
+            probe=self.history.probes or None,
             costs=summary.model_costs(self.world, self.peaks),
             data=summary.data_sizes(self.experiment, self.world),
             fingerprint=fingerprint(state, last),

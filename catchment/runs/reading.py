@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from catchment.errors import UserError
 from catchment.runs.converter import from_dict
-from catchment.runs.journal import file_bytes, parsed, read_lines
+from catchment.runs.journal import Lines, file_bytes, parsed
 from catchment.runs.records import (
     AttackRecord,
     Bytes,
@@ -44,7 +44,7 @@ class RunFiles:
     toml: str  # of the experiment, as it was written
     plan: Plan
     rounds: list[Round]
-    ledger: list[LedgerRound]
+    ledger: Lines[LedgerRound]  # read anew whenever it is gone through
     result: Result | None  # None if the run is not finished
     images: dict[str, bytes] = field(default_factory=dict)  # PNG files of the last evaluation, by name
 
@@ -63,8 +63,9 @@ class RunFiles:
         plan = from_dict(Plan, table, str(path))
         file = directory / "result.json"
         result = parsed(Result, file_bytes(file), str(file)) if file.exists() else None
-        rounds = read_lines(directory / "rounds.jsonl", Round, may_be_torn=result is None)
-        ledger = read_lines(directory / "ledger.jsonl", LedgerRound, may_be_torn=result is None)
+        rounds = list(Lines(directory / "rounds.jsonl", Round, may_be_torn=result is None))
+        ledger = Lines(directory / "ledger.jsonl", LedgerRound, may_be_torn=result is None)
+        deque(ledger, maxlen=0)  # a damaged line is found now
         return RunFiles(directory, toml, plan, rounds, ledger, result, _images(directory / "images"))
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from catchment.config.experiment import Experiment
@@ -24,7 +24,6 @@ from catchment.runs.records import (
     LeavingField,
     ModelCosts,
     ModelScore,
-    Round,
     ServerScore,
     Spread,
 )
@@ -88,15 +87,10 @@ def _model_scores(clients: Mapping[int, float], world: World) -> dict[str, Model
     return {name: ModelScore(accuracy=statistics.fmean(own)) for name, own in models.items()}
 
 
-def attack_record(experiment: Experiment, plan: AttackPlan | None, rounds: Iterable[Round]) -> AttackRecord | None:
+def attack_record(experiment: Experiment, plan: AttackPlan | None, used: list[dict[str, float]]) -> AttackRecord | None:
     """What was done by whom, and the strengths that were used; None if everybody was honest."""
     if plan is None:
         return None
-    used: list[dict[str, float]] = []
-    for record in rounds:
-        for event in record.events:
-            if event.what == "attacked" and event.numbers is not None and event.numbers not in used:
-                used.append(event.numbers)
     settings = {key: value for key, value in experiment.attack.items() if key != "name"}
     name = experiment.attack["name"]
     return AttackRecord(name=name, settings=settings, attackers=list(plan.attackers), used=used)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from catchment.errors import RunError, UserError
-from catchment.runs.journal import Journal, read_lines
+from catchment.runs.journal import Journal, Lines
 
 
 @dataclass(frozen=True)
@@ -16,14 +16,14 @@ class Line:
 def test_lines_are_appended_cut_and_read(tmp_path):
     journal = Journal(tmp_path / "lines.jsonl", Line)
     journal.cut(0)
-    assert journal.until(0) == []
+    assert list(journal.until(0)) == []
     for number in (1, 2, 3):
         journal.add(Line(number))
     journal.flush()
     assert (tmp_path / "lines.jsonl").read_text() == '{"round": 1}\n{"round": 2}\n{"round": 3}\n'
     journal.cut(2)
-    assert journal.until(1) == [Line(1)]
-    assert journal.until(2) == [Line(1), Line(2)]
+    assert list(journal.until(1)) == [Line(1)]
+    assert list(journal.until(2)) == [Line(1), Line(2)]
     assert (tmp_path / "lines.jsonl").read_text() == '{"round": 1}\n{"round": 2}\n'
 
 
@@ -31,7 +31,7 @@ def test_a_torn_line_after_the_checkpoint_is_cut(tmp_path):
     (tmp_path / "lines.jsonl").write_text('{"round": 1}\n{"rou')
     journal = Journal(tmp_path / "lines.jsonl", Line)
     with pytest.raises(UserError, match=r"lines\.jsonl, line 2, is damaged"):
-        journal.until(2)
+        list(journal.until(2))
     journal.cut(1)
     assert (tmp_path / "lines.jsonl").read_text() == '{"round": 1}\n'
 
@@ -39,7 +39,7 @@ def test_a_torn_line_after_the_checkpoint_is_cut(tmp_path):
 def test_fewer_lines_than_the_checkpoint_says_are_left_as_they_are(tmp_path):
     (tmp_path / "lines.jsonl").write_text('{"round": 1}\n')
     with pytest.raises(RunError, match="has 1 rounds, its checkpoint says 2; it was changed"):
-        Journal(tmp_path / "lines.jsonl", Line).until(2)
+        list(Journal(tmp_path / "lines.jsonl", Line).until(2))
     assert (tmp_path / "lines.jsonl").read_text() == '{"round": 1}\n'
 
 
@@ -48,7 +48,7 @@ def test_a_journal_without_a_file_keeps_nothing():
     journal.add(Line(1))
     journal.flush()
     journal.cut(0)
-    assert journal.until(0) == []
+    assert list(journal.until(0)) == []
 
 
 def test_a_file_that_cannot_be_written(tmp_path):
@@ -57,4 +57,19 @@ def test_a_file_that_cannot_be_written(tmp_path):
 
 
 def test_no_file_has_no_records(tmp_path):
-    assert read_lines(tmp_path / "lines.jsonl", Line) == []
+    assert list(Lines(tmp_path / "lines.jsonl", Line)) == []
+
+
+def test_records_are_read_one_by_one_and_as_often_as_they_are_wanted(tmp_path):
+    (tmp_path / "lines.jsonl").write_text('{"round": 1}\n{"round": 2}\n\n')
+    lines = Lines(tmp_path / "lines.jsonl", Line)
+    one, again = iter(lines), iter(lines)
+    assert [next(one), next(again), next(one)] == [Line(1), Line(1), Line(2)]
+    with pytest.raises(UserError, match=r"lines\.jsonl, line 3, is damaged"):
+        next(one)
+
+
+@pytest.mark.parametrize(("torn", "rounds"), [(b'{"rou', 1), (b'{"round": 2}', 2)])
+def test_half_a_line_at_the_end_is_left_out_where_a_run_may_have_been_killed(tmp_path, torn, rounds):
+    (tmp_path / "lines.jsonl").write_bytes(b'{"round": 1}\n' + torn)
+    assert len(list(Lines(tmp_path / "lines.jsonl", Line, may_be_torn=True))) == rounds

@@ -17,7 +17,7 @@ def test_a_finished_run(make_run):
     assert [record.round for record in run.rounds] == [1, 2, 3]
     assert [record.round for record in run.evaluated] == [1, 3]
     assert run.outcome is run.result
-    assert len(run.ledger) == 3
+    assert len(list(run.ledger)) == 3
 
 
 def test_an_unfinished_run_knows_what_it_has_so_far(make_run, parts):
@@ -52,7 +52,7 @@ def test_a_torn_last_line_of_a_killed_run_is_left_out(make_run, file, torn):
     with (directory / file).open("ab") as stream:
         stream.write(torn)
     run = RunFiles.read(directory)
-    assert (len(run.rounds), len(run.ledger)) == (3, 3)
+    assert (len(run.rounds), len(list(run.ledger))) == (3, 3)
 
 
 def test_a_last_line_without_its_newline_counts(make_run):
