@@ -44,7 +44,7 @@ class Message:
     @functools.cached_property
     def layout(self) -> Layout:
         """Order, sizes and header of the tensors on the wire."""
-        return _layout(tuple((name, t.dtype, t.shape) for name, t in self.tensors.items()))
+        return _layout(_signature(self))
 
     @functools.cached_property
     def scalar_text(self) -> str:
@@ -116,6 +116,15 @@ def _written(value: Scalar) -> str:
     return json.dumps(value)
 
 
+class FileContent(Message):
+    """A message for a file, of whose names no other has the same: its layout is not remembered for the next one."""
+
+    @functools.cached_property
+    def layout(self) -> Layout:
+        """Order, sizes and header of the tensors in the file."""
+        return _layout.__wrapped__(_signature(self))
+
+
 _FIXED_HEADER = len('{"__metadata__":{"catchment":"1","envelope":,"scalars":}}')
 
 
@@ -132,6 +141,10 @@ class Layout(NamedTuple):
     header: str  # the part of the header that describes tensors, in the order of the message
     sizes: tuple[tuple[str, int], ...]  # bytes of each tensor
     nbytes: int  # of all tensors
+
+
+def _signature(message: Message) -> tuple[tuple[str, torch.dtype, torch.Size], ...]:
+    return tuple((name, tensor.dtype, tensor.shape) for name, tensor in message.tensors.items())
 
 
 @functools.lru_cache(maxsize=4096)

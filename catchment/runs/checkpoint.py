@@ -19,7 +19,7 @@ from catchment.core.spool import Spool
 from catchment.core.traffic import TrafficSnapshot
 from catchment.core.transport import Snapshot
 from catchment.errors import RunError, WireError
-from catchment.exchange.message import Message
+from catchment.exchange.message import FileContent, Message
 from catchment.files import private_directory, write_atomically
 from catchment.learning.training import Weights
 from catchment.runs.client_files import PATTERN, ClientFiles
@@ -88,7 +88,7 @@ class Checkpoints:
         }
         meta["profiles"] = list(profiles.items())
         meta["codecs"] = {"memories": list(memories.items()), "answered": list(fleet.answered.items())}
-        message = Message(tensors, {"meta": json.dumps(meta)})
+        message = FileContent(tensors, {"meta": json.dumps(meta)})
         write_atomically(self._directory / f"round-{round:06d}.safetensors", streamed(message, spools))
         self._needs[round] = set(self._clients.names)
         self._clean(round)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from catchment.core.versions import ClientState
-from catchment.exchange.message import Message
+from catchment.exchange.message import FileContent, Message
 from catchment.files import write_atomically
 
 PATTERN = "clients-*.safetensors"
@@ -93,7 +93,7 @@ class ClientFiles(Mapping[int, ClientState]):
             for group, entries in state.items()
             for key, tensor in entries.items()
         }
-        message = Message(tensors, {CLIENTS: json.dumps(list(states))})
+        message = FileContent(tensors, {CLIENTS: json.dumps(list(states))})
         write_atomically(self._directory / name, message.buffers())
         self._take(name, list(states))
 

@@ -12,7 +12,8 @@ from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
 from catchment.errors import ProtocolError, WireError
-from catchment.exchange.message import Message
+from catchment.exchange import message
+from catchment.exchange.message import FileContent, Message
 from catchment.exchange.payload import Payload
 from catchment.exchange.request import Request, Response
 
@@ -617,3 +618,13 @@ def test_scalars_without_a_place_are_a_wire_error():
 
 def test_an_optional_dict_that_is_empty_stays_empty():
     assert Everything.unpack(everything(extra={}).pack()).extra == {}
+
+
+def test_files_have_the_same_bytes_and_leave_no_layout_behind():
+    tensors = {f"{number}/model/weight": torch.ones(number) for number in range(3)}
+    known = message._layout.cache_info().currsize
+    assert FileContent(tensors, {"n": 1}).to_bytes() == Message(tensors, {"n": 1}).to_bytes()
+    assert message._layout.cache_info().currsize <= known + 1
+    for number in range(3, 9):
+        FileContent({f"{number}/model/weight": torch.ones(2)}).to_bytes()
+    assert message._layout.cache_info().currsize <= known + 1
