@@ -3,9 +3,11 @@
     python benchmarks/engine.py             # all parts, some minutes; use an otherwise idle machine
     python benchmarks/engine.py resnet8     # one part
 
-Parts: `resnet8` (federated ResNet-8 on 32x32 images over a bare loop), `registered` (10,000 registered clients over
-100, with 100 participating). Each measurement is a fresh process, repeats are interleaved, medians are reported. The
-jobs J1 and J2, beside other simulators, are in `peers_fedavg.py`. Results go to `benchmarks/results/engine.json`.
+Parts: `resnet8` (federated ResNet-8 on 32x32 images over a bare loop; repeats are interleaved, medians are reported),
+`registered` (100 participants of 1,000, 100,000 and 1,000,000 registered clients), `states` (1,000 and 10,000 clients
+that keep models of their own) and `long` (10,000 rounds). Each measurement is a fresh process. The jobs J1 and J2,
+beside other simulators, are in `peers_fedavg.py`. Results go to `benchmarks/results`: those of `resnet8` to
+`engine.json`, those of any other part to a file of its name.
 """
 
 from __future__ import annotations
@@ -17,10 +19,11 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
-RESULTS = Path(__file__).parent / "results" / "engine.json"
+RESULTS = Path(__file__).parent / "results"
 ROUNDS = 4
 CLIENTS = 8
 SAMPLES = 256  # a client
@@ -96,51 +99,141 @@ def resnet8_bare(threads: int) -> list[float]:
 
 # ---- registered: clients that do not take part cost nothing ------------------------------------------------------
 
+PER_CLIENT = 4  # digits of 8x8, drawn with replacement
+
 
 def digits_for(clients: int):
-    """16 digits a client, drawn with replacement."""
+    """A data set of four digits per client."""
     import numpy as np
     from sklearn.datasets import load_digits
 
     import catchment
 
     digits = load_digits()
-    rows = np.random.default_rng(0).integers(0, len(digits.target), clients * 16)
+    rows = np.random.default_rng(0).integers(0, len(digits.target), clients * PER_CLIENT)
     pixels = (digits.images * 15).astype(np.uint8)
     return catchment.Dataset.of(pixels[rows], digits.target[rows], pixels[:100], digits.target[:100])
 
 
-def digits_100():
-    return digits_for(100)
+def __getattr__(name: str):
+    """`digits_1000` is the data set for 1,000 clients."""
+    if name.startswith("digits_"):
+        return lambda: digits_for(int(name.removeprefix("digits_")))
+    raise AttributeError(name)
 
 
-def digits_10000():
-    return digits_for(10_000)
+def tiny(clients: int, **settings):
+    """An experiment in which 100 of some clients train an MLP of 2,410 parameters in each round."""
+    import catchment
+
+    table = {
+        "rounds": 30, "workers": 1, "path": str(Path(__file__).parent),
+        "participation": {"fraction": 100 / clients},
+        "data": {"name": f"engine:digits_{clients}", "clients": clients}, "models": {"client": "mlp(32)"},
+        "optimizer": {"client": {"name": "sgd", "lr": 0.1, "batch_size": 16}}, "evaluation": {"every": 10},
+    }  # fmt: skip
+    return catchment.Experiment.from_dict({**table, **settings})
 
 
-def registered(clients: int) -> dict:
-    """A whole run with 100 of `clients` clients per round: its seconds, from building the world on, and peak memory."""
+def resident() -> float:
+    """MB of memory that this process has now."""
+    import psutil
+
+    return psutil.Process().memory_info().rss / 2**20
+
+
+def watched(experiment, directory: Path) -> dict:
+    """A run, then its report: CPU seconds, memory and bytes of each part. Other processes do not count."""
     import resource
 
     import catchment
+    from catchment.report import write_report
+    from catchment.runs import checkpoint
+    from catchment.runs.loop import run_rounds
+    from catchment.runs.reading import RunFiles
 
-    experiment = catchment.Experiment.from_dict(
-        {
-            "rounds": 30, "workers": 2, "path": str(Path(__file__).parent),
-            "participation": {"fraction": 100 / clients},
-            "data": {"name": f"engine:digits_{clients}", "clients": clients}, "models": {"client": "mlp(32)"},
-            "optimizer": {"client": {"name": "sgd", "lr": 0.1, "batch_size": 16}}, "evaluation": {"every": 10**9},
-        }
-    )  # fmt: skip
     catchment.run(catchment.Experiment.from_dict({"rounds": 1, "models": {"client": "mlp(32)"}}))  # imports, once
-    began = time.perf_counter()
-    marks = []
-    catchment.run(experiment, observe=lambda record: marks.append(time.perf_counter()))
+    before, clock = resident(), time.process_time
+    began = clock()
+    world = experiment.build_world()
+    start = {"start_s": clock() - began, "imports_mb": before, "start_mb": resident()}
+    marks, memory, saves, save = [clock()], [], [], checkpoint.Checkpoints.save
+
+    def timed(*arguments) -> None:
+        began = clock()
+        save(*arguments)
+        saves.append(clock() - began)
+
+    def observe(record: dict) -> None:
+        marks.append(clock())
+        memory.append(resident())
+
+    checkpoint.Checkpoints.save = timed
+    catchment.runs.directory.begin(experiment, directory)
+    run_rounds(experiment, world, experiment.build_transport(world, directory), directory, observe)
+    began = clock()
+    report = write_report([RunFiles.read(directory)], directory)
+    rounds = [b - a for a, b in itertools.pairwise(marks)]
+    asked = {k for line in RunFiles.read(directory).ledger for e in line.entries for k in e.clients}
+    sizes = {path.name: path.stat().st_size for path in directory.rglob("*") if path.is_file()}
     return {
-        "run_s": time.perf_counter() - began,
-        "round_s": statistics.median(b - a for a, b in itertools.pairwise(marks)),
-        "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        **start,
+        "asked": len(asked),
+        "round_s": statistics.median(rounds),
+        "checkpoint_s": statistics.median(saves),
+        "report_s": clock() - began,
+        "report_mb": report.stat().st_size / 1e6,
+        "checkpoints_mb": sum(size for name, size in sizes.items() if name.endswith(".safetensors")) / 1e6,
+        "ledger_mb": sizes["ledger.jsonl"] / 1e6,
+        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "memory_mb": memory,
+        "rounds_s": rounds,
+        "checkpoints_s": saves,
     }
+
+
+def registered(clients: int) -> dict:
+    """A run with 100 of `clients` clients per round."""
+    with tempfile.TemporaryDirectory() as folder:
+        return few(watched(tiny(clients, rounds=30), Path(folder) / "run"), 0)
+
+
+# ---- states: what clients remember -------------------------------------------------------------------------------
+
+
+def states(clients: int) -> dict:
+    """A run of FedMD in which all of `clients` clients take part, 500 in each round, and keep model and optimiser."""
+    settings = {
+        "method": {"name": "fedmd", "transfer_epochs": 0, "alignment": 50},
+        "rounds": clients // 500,
+        "participation": {"fraction": 500 / clients},
+        "models": {"client": "mlp(256)"},
+        "optimizer": {"client": {"name": "adam", "lr": 0.001, "batch_size": 16}},
+        "evaluation": {"every": 10**9, "clients": 100},
+    }
+    table = tiny(clients).to_dict()["data"]
+    with tempfile.TemporaryDirectory() as folder:
+        return few(watched(tiny(clients, **settings, data={**table, "public": 0.02}), Path(folder) / "run"), 20)
+
+
+# ---- long: ten thousand rounds -----------------------------------------------------------------------------------
+
+
+def long(rounds: int) -> dict:
+    """A run of many rounds, each of 10 of 1,000 clients, and each with its checkpoint."""
+    settings = {"rounds": rounds, "participation": {"fraction": 0.01}, "evaluation": {"every": 100}}
+    with tempfile.TemporaryDirectory() as folder:
+        return few(watched(tiny(1000, **settings), Path(folder) / "run"), 100)
+
+
+def few(numbers: dict, points: int) -> dict:
+    """The same with so many points of each series, each the median of its part of the run."""
+    found = {name: value for name, value in numbers.items() if not isinstance(value, list)}
+    for name, values in numbers.items():
+        if isinstance(values, list) and points:
+            size = max(1, len(values) // points)
+            found[name] = [round(statistics.median(values[i : i + size]), 5) for i in range(0, len(values), size)]
+    return found
 
 
 # ---- measuring ---------------------------------------------------------------------------------------------------
@@ -152,7 +245,9 @@ CASES = {
         "bare, 2 threads": ("resnet8_bare", 2),
         "catchment, 2 workers": ("resnet8_engine", 2),
     },
-    "registered": {"100 registered": ("registered", 100), "10,000 registered": ("registered", 10_000)},
+    "registered": {f"{clients:,}": ("registered", clients) for clients in (1_000, 100_000, 1_000_000)},
+    "states": {f"{clients:,}": ("states", clients) for clients in (1_000, 10_000)},
+    "long": {f"{rounds:,}": ("long", rounds) for rounds in (10_000,)},
 }
 
 
@@ -181,14 +276,9 @@ def part_resnet8(repeats: int) -> dict:
     return {"round_s": rounds, "over_bare": {"1 worker, 1 thread": one, "2 workers, 2 threads": two}, "runs": runs}
 
 
-def part_registered(repeats: int) -> dict:
-    runs: dict = {name: [] for name in CASES["registered"]}
-    for _ in range(repeats):
-        for name, call in CASES["registered"].items():
-            runs[name].append(measure(*call))
-    few, many = runs["100 registered"], runs["10,000 registered"]
-    ratios = {key: statistics.median(b[key] / a[key] for a, b in zip(few, many)) for key in few[0]}
-    return {"ratio": ratios, "runs": runs}
+def part(name: str) -> dict:
+    """Each case once: it is memory and sizes that count, and CPU seconds."""
+    return {case: measure(*call) for case, call in CASES[name].items()}
 
 
 def main() -> None:
@@ -196,12 +286,14 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", default=list(CASES), help=", ".join(CASES))
     parser.add_argument("--repeats", type=int, default=5)
     arguments = parser.parse_args()
-    report = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    for part in arguments.parts:
-        report[part] = {"repeats": arguments.repeats, **globals()[f"part_{part}"](arguments.repeats)}
-        print(part, json.dumps({k: v for k, v in report[part].items() if k != "runs"}, indent=2), flush=True)
-        RESULTS.parent.mkdir(exist_ok=True)
-        RESULTS.write_text(json.dumps(report, indent=1) + "\n")
+    for name in arguments.parts:
+        if name == "resnet8":
+            found = {name: {"repeats": arguments.repeats, **part_resnet8(arguments.repeats)}}
+        else:
+            found = part(name)
+        print(name, json.dumps(found), flush=True)
+        file = RESULTS / f"{'engine' if name == 'resnet8' else name}.json"
+        file.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import Any
@@ -18,23 +19,71 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def engine(measured: Record) -> str:
-    """The engine beside a bare loop, and registered clients."""
-    resnet8, registered = measured["resnet8"], measured["registered"]
+    """The engine beside a bare loop."""
+    resnet8 = measured["resnet8"]
     seconds, ratio = resnet8["round_s"], resnet8["over_bare"]
     one, two = ratio["1 worker, 1 thread"], ratio["2 workers, 2 threads"]
-    first = markdown(
+    return markdown(
         ["ResNet-8, 8 clients x 256 images of 32x32", "bare loop, s per round", "Catchment, s per round", "ratio"],
         [
             ["one core", f"{seconds['bare, 1 thread']:.2f}", f"{seconds['catchment, 1 worker']:.2f}", f"{one:.2f}"],
             ["two cores", f"{seconds['bare, 2 threads']:.2f}", f"{seconds['catchment, 2 workers']:.2f}", f"{two:.2f}"],
         ],
     )
-    ratios = registered["ratio"]
-    second = markdown(
-        ["100 clients take part in each round", "seconds per round", "seconds in all", "peak memory"],
-        [["10,000 registered over 100 registered", *(f"{ratios[k]:.2f}" for k in ("round_s", "run_s", "peak_rss_mb"))]],
-    )
-    return f"{first}\n\n{second}"
+
+
+def registered(measured: Record) -> str:
+    """Clients that are registered and do not take part."""
+    head = ["registered clients", "start, CPU s", "memory after it, MB", "peak, MB", "round, CPU s",
+            "checkpoint, CPU ms", "report, CPU s", "report, MB"]  # fmt: skip
+    rows = [
+        [clients, f"{m['start_s']:.1f}", f"{m['start_mb']:,.0f}", f"{m['peak_mb']:,.0f}", f"{m['round_s']:.2f}",
+         f"{1000 * m['checkpoint_s']:.1f}", f"{m['report_s']:.1f}", f"{m['report_mb']:.2f}"]
+        for clients, m in measured.items()
+    ]  # fmt: skip
+    return markdown(head, rows)
+
+
+def states(measured: Record) -> str:
+    """Clients that keep models of their own."""
+    head = ["registered clients", "that took part", "states in checkpoints, MB", "memory before, MB", "peak, MB",
+            "round, CPU s", "checkpoint, CPU s, median", "slowest"]  # fmt: skip
+    rows = [
+        [clients, f"{m['asked']:,}", f"{m['checkpoints_mb']:,.0f}", f"{m['start_mb']:,.0f}",
+         f"{m['peak_mb']:,.0f}", f"{m['round_s']:.1f}", f"{m['checkpoint_s']:.2f}", f"{max(m['checkpoints_s']):.2f}"]
+        for clients, m in measured.items()
+    ]  # fmt: skip
+    return markdown(head, rows)
+
+
+def long(measured: Record) -> str:
+    """Runs of many rounds."""
+    head = ["10 of 1,000 clients, a checkpoint per round", "first tenth", "last tenth"]
+    (m,) = measured.values()
+    rows = []
+    for name, key, unit in (
+        ("memory, MB", "memory_mb", 1),
+        ("round, CPU ms", "rounds_s", 1000),
+        ("checkpoint, CPU ms", "checkpoints_s", 1000),
+    ):
+        tenth = max(1, len(m[key]) // 10)
+        ends = median(m[key][:tenth]), median(m[key][-tenth:])
+        rows.append([name, *(f"{unit * value:,.1f}" for value in ends)])
+    return markdown(head, rows)
+
+
+def scale(measured: Record) -> str:
+    """What a million phones would need."""
+    head = [f"{measured['active']:,} devices in a round of an hour", "up, MB each", "down, MB each", "up, Gbit/s",
+            "down, Gbit/s", "links", "features on disk, GB", "one GPU, s per epoch"]  # fmt: skip
+    rows = []
+    for name, found in measured["jobs"].items():
+        small, large = found["small"], found["large"]
+        links = f"{math.ceil(large['links'])} to {math.ceil(small['links'])}"
+        sent = [f"{small['up_bytes'] / 1e6:.2f}", f"{small['down_bytes'] / 1e6:.3g}"]
+        rates = [f"{small[key] / 1e3:.2f}" for key in ("up_mbit", "down_mbit")]
+        rows.append([name, *sent, *rates, links, f"{small['spool_gb']:,.0f}", f"{small['gpu_s']:,.0f}"])
+    return markdown(head, rows)
 
 
 def peers(measured: Record) -> str:
@@ -258,6 +307,10 @@ def studies(measured: Record) -> str:
 MEASURED = {
     "studies": studies,
     "engine": engine,
+    "registered": registered,
+    "states": states,
+    "long": long,
+    "scale": scale,
     "fedgkt": fedgkt,
     "fedzkt": fedzkt,
     "spool": spool,
