@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import typer
 
-from catchment.cli import experiments, federation, keys, names, new, plans, runs, studies
+from catchment.cli import experiments, federation, keys, names, new, plans, runs, studies, watch
 from catchment.cli.output import say
 from catchment.engines.ranks import follow, this_rank
 from catchment.errors import UserError
@@ -18,6 +18,11 @@ EXAMPLES: dict[Callable[..., None], tuple[str, ...]] = {
     runs.run: ("catchment run my.toml", "catchment run my.toml --set method.client_epochs=2 --out runs/second"),
     runs.resume: ("catchment resume runs/first",),
     runs.report: ("catchment report runs/first runs/second --out both.html",),
+    watch.watch: (
+        "catchment watch runs/first",
+        "catchment watch runs --terminal",
+        "catchment watch runs --host 0.0.0.0",
+    ),
     studies.study: (
         "catchment study my.toml --vary method.name=fedavg,fedgkt --vary seed=0..2 --jobs 2",
         "catchment study experiments/fedgkt/table5.toml --scale small",

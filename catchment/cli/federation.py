@@ -11,6 +11,7 @@ import typer
 from catchment.cli.options import ExperimentFile, Out, Settings, free_directory, load
 from catchment.cli.output import say, warn
 from catchment.cli.runs import start
+from catchment.cli.watch import Watch
 from catchment.device.disk import approve as approve_run
 from catchment.device.policy import FILE, REVEALING, Allow, Policy
 from catchment.device.showing import described
@@ -29,6 +30,7 @@ def server(
         bool, typer.Option("--insecure", help="No keys: anybody may join, nothing is encrypted.")
     ] = False,
     settings: Settings = None,
+    watch: Watch = False,
 ) -> None:
     """Run an experiment with clients on other machines, which join with catchment join."""
     if (keys is None) != insecure:
@@ -39,7 +41,7 @@ def server(
     experiment = load(file, settings, chosen)
     directory = out or free_directory(experiment.name)
     say(f"{directory}: waiting for {experiment.data.clients} clients on port {port}")
-    start(experiment, directory)
+    start(experiment, directory, watch)
 
 
 def join(

@@ -11,6 +11,7 @@ from catchment import launch, models
 from catchment.cli.keys import warn_about_keys
 from catchment.cli.options import ExperimentFile, Out, RunDirectory, Settings, free_directory, load
 from catchment.cli.output import progress, say, show_runs
+from catchment.cli.watch import Watch, page_of
 from catchment.config.experiment import Experiment
 from catchment.engines.ranks import Ranks, this_rank
 from catchment.report import human_bytes
@@ -18,26 +19,26 @@ from catchment.runs.directory import RESULT, load_experiment
 from catchment.runs.finished import Run
 
 
-def run(file: ExperimentFile, out: Out = None, settings: Settings = None) -> None:
+def run(file: ExperimentFile, out: Out = None, settings: Settings = None, watch: Watch = False) -> None:
     """Run an experiment and keep everything about it in a directory."""
-    start(load(file, settings), out)
+    start(load(file, settings), out, watch)
 
 
-def start(experiment: Experiment, out: Path | None) -> None:
+def start(experiment: Experiment, out: Path | None, watch: bool = False) -> None:
     """Run an experiment, with its progress, its table and its report."""
     warn_about_keys(experiment)
     directory = out or free_directory(experiment.name)
-    with progress(experiment, directory) as observe:
+    with page_of(directory, watch), progress(experiment, directory) as observe:
         launch.run(experiment, directory, observe=observe)
     show_runs([directory])
 
 
-def resume(directory: RunDirectory) -> None:
+def resume(directory: RunDirectory, watch: Watch = False) -> None:
     """Resume a run that was stopped or killed; the result is the same as without the interruption."""
     if not (directory / RESULT).exists():
         experiment = load_experiment(directory)
         warn_about_keys(experiment)
-        with progress(experiment, directory) as observe:
+        with page_of(directory, watch), progress(experiment, directory) as observe:
             launch.continue_run(experiment, directory, observe=observe)
     elif this_rank() is not None:
         Ranks().close()  # the others wait to be told that there is nothing to do

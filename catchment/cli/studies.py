@@ -12,6 +12,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
 from catchment.cli.output import console, errors, fail, say, say_sentences
+from catchment.cli.watch import Watch, page_of
 from catchment.config.tables import parse_setting
 from catchment.errors import ExperimentError, UserError
 from catchment.names import did_you_mean
@@ -39,6 +40,7 @@ def study(
         list[str] | None, typer.Option(help="Send rounds to a tracker: mlflow, tensorboard or wandb.")
     ] = None,
     show: Annotated[bool, typer.Option("--show", help="Run nothing; show the results so far.")] = False,
+    watch: Watch = False,
 ) -> None:
     """Run what is missing of a study, share the work with other processes on the same folder, and show its table."""
     if form and form not in tables.FORMS:
@@ -50,8 +52,8 @@ def study(
     if show:
         result = chosen.result()
     else:
-        with _progress(chosen.file) as watch:
-            result = chosen.run(jobs, watch=watch)
+        with page_of(out, watch), _progress(chosen.file) as follow:
+            result = chosen.run(jobs, watch=follow)
     if form:
         typer.echo(tables.FORMS[form](result), nl=False)
     else:

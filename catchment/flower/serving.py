@@ -36,6 +36,7 @@ from catchment.keys.keys import sign_run
 from catchment.learning.spread import Order
 from catchment.runs.directory import begin, load_experiment
 from catchment.runs.loop import run_rounds
+from catchment.runs.presence import Presence
 from catchment.version import __version__
 
 KEYS = 2.0  # seconds between two checks for keys that are new or gone
@@ -63,14 +64,19 @@ def serve_run(
     """
     process.set_up()
     control = ControlFiles(directory)
+    presence = Presence(directory)
 
     def transport(world: World) -> Transport:
+        def waiting(seconds: float) -> None:
+            presence.note(made.states())
+            sleep(seconds)
+
         text = announced(experiment)
         form = json.dumps(world.data.dataset.form.to_dict())
         fingerprint = digest(text, form)
         write_atomically(control.digest, fingerprint.encode())
         signature = "" if keys is None else sign_run(keys / "federation.key", control.federation, fingerprint)
-        return Flower(
+        made = Flower(
             grid,
             experiment=text,
             form=form,
@@ -86,8 +92,9 @@ def serve_run(
             client_of=client_of,
             admits=admits,
             notices=control.new_notices,
-            sleep=sleep,
+            sleep=waiting,
         )
+        return made
 
     try:
         world = experiment.build_world()

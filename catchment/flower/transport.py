@@ -107,6 +107,11 @@ class Flower(Transport):
         self._waited = True
         return [client for client in range(self._clients) if self._attendance.is_expected(client)]
 
+    def states(self) -> dict[int, str]:
+        """What every client does: connected, working, or away."""
+        states = dict.fromkeys(range(self._clients), "away") | dict.fromkeys(self._attendance.nodes, "connected")
+        return states | {client: "working" for client, _, _ in self._in_flight.values() if states[client] != "away"}
+
     def _too_few(self, round: int) -> str:
         excuses = "; ".join(f"node {node}: {why}" for node, why in self._attendance.excuses.items())
         return (

@@ -52,15 +52,7 @@ class RunFiles:
     def read(directory: str | Path) -> RunFiles:
         """Read a run's directory; what is no run, or is damaged, is refused with one sentence."""
         directory = Path(directory)
-        path = directory / "experiment.toml"
-        if not path.is_file():
-            raise UserError(f"{directory} holds no run (it has no experiment.toml)")
-        try:
-            toml = file_bytes(path).decode()
-            table = tomllib.loads(toml)
-        except ValueError as error:
-            raise UserError(f"{path} is damaged: {error}") from None
-        plan = from_dict(Plan, table, str(path))
+        toml, plan = _toml(directory)
         file = directory / "result.json"
         result = parsed(Result, file_bytes(file), str(file)) if file.exists() else None
         rounds = list(Lines(directory / "rounds.jsonl", Round, may_be_torn=result is None))
@@ -188,6 +180,23 @@ class RunFiles:
             failed=events["failed"],
             refused=events["refused"],
         )
+
+
+def read_plan(directory: Path) -> Plan:
+    """What the experiment of a run asks for."""
+    return _toml(directory)[1]
+
+
+def _toml(directory: Path) -> tuple[str, Plan]:
+    path = directory / "experiment.toml"
+    if not path.is_file():
+        raise UserError(f"{directory} holds no run (it has no experiment.toml)")
+    try:
+        toml = file_bytes(path).decode()
+        table = tomllib.loads(toml)
+    except ValueError as error:
+        raise UserError(f"{path} is damaged: {error}") from None
+    return toml, from_dict(Plan, table, str(path))
 
 
 def labels(runs: Sequence[RunFiles]) -> list[str]:

@@ -22,6 +22,7 @@ LAYERS = (
     "runs",
     "planning",
     "report",
+    "watching",
     "keys", "device", "flower",  # real devices
     "launch",
     "trackers", "studies",

@@ -254,6 +254,16 @@ def test_the_first_round_waits_for_all_and_goes_on_with_those_who_came():
     assert transport(Grid(), clients=3, wait=0.0, least=1) is not None
 
 
+def test_who_is_there_is_known_at_any_time():
+    grid = Grid(n10=node(0, lambda asked: None), n11=node(1))
+    carrier = transport(grid, clients=3)
+    assert carrier.states() == {0: "away", 1: "away", 2: "away"}
+    carrier.roster(1)
+    assert carrier.states() == {0: "connected", 1: "connected", 2: "away"}
+    carrier.push([request(0)])
+    assert carrier.states() == {0: "working", 1: "connected", 2: "away"}
+
+
 def test_too_few_clients_end_the_run_with_their_excuses():
     def hello(message):
         return Message(pack({"error": "the data set is not here"}), reply_to=message)

@@ -1,0 +1,174 @@
+"""Runs while they run: what is read from their files, and the page that shows it."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+from rich.console import Console
+
+import catchment
+from catchment import Experiment
+from catchment.errors import UserError
+from catchment.runs.presence import Presence, read_presence
+from catchment.watching import server
+from catchment.watching.server import watching
+from catchment.watching.status import Status, client_details, details, find_runs, overview
+from catchment.watching.terminal import watch_in_terminal
+
+SETTINGS = {
+    "name": "seen", "rounds": 4, "workers": 1, "models": {"client": "mlp(16)"},
+    "data": {"clients": 3, "train": 90, "test": 30},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A finished run, and one that stopped after two of its rounds."""
+    place = tmp_path_factory.mktemp("runs")
+    for name in ("done", "half"):
+        catchment.run(Experiment.from_dict(SETTINGS), out=place / name)
+    half = place / "half"
+    (half / "result.json").unlink()
+    lines = (half / "rounds.jsonl").read_text().splitlines()
+    first, second = (json.loads(line) for line in lines[:2])
+    for number, record in enumerate((first, second), start=1):
+        record["seconds"] = float(number)
+        record["events"] = [{"what": "late", "client": 2, "handler": "train", "why": "slow"}]
+    second["events"].append({"what": "refused", "client": 0, "handler": "train", "why": "<b>NaN</b>"})
+    (half / "rounds.jsonl").write_text(f"{json.dumps(first)}\n{json.dumps(second)}\n" + '{"round": 3, "by')
+    return place
+
+
+def test_time_left_is_that_of_the_last_rounds(place):
+    status = Status.read(place / "half")
+    assert (len(status.rounds), status.planned) == (2, 4)  # half a line is not a round
+    assert status.seconds_left == 2.0 * 2  # not the first, which warms up
+    assert Status.read(place / "done").seconds_left == 0.0
+
+
+def test_runs_are_found_alone_and_below(place):
+    assert list(find_runs(place)) == ["done", "half"]
+    assert list(find_runs(place / "done")) == ["done"]
+    assert find_runs(place / "nowhere") == {}
+    assert overview(place)["runs"]["half"]["done"] == 2
+
+
+def test_trouble_that_lasts_says_since_when(place):
+    clients = {row["client"]: row for row in details(place / "half")["clients"]}
+    assert clients.keys() == {0, 2}
+    assert (clients[2]["trouble"]["since"], clients[2]["trouble"]["round"]) == (1, 2)
+    assert (clients[0]["trouble"]["what"], clients[0]["trouble"]["since"]) == ("refused", 2)
+
+
+def test_the_bytes_of_one_client_are_those_of_the_ledger(place):
+    whole = Status.read(place / "done")
+    sent = [client_details(place / "done", client)["rounds"] for client in range(3)]
+    for number, record in enumerate(whole.rounds):
+        assert sum(own[number]["up"] for own in sent) == record.bytes.up
+        assert sum(own[number]["down"] for own in sent) == record.bytes.down
+
+
+def test_presence_says_since_when(tmp_path, monkeypatch):
+    clock = iter([100.0, 100.1, 103.0])
+    monkeypatch.setattr("catchment.runs.presence.time.time", lambda: next(clock))
+    presence = Presence(tmp_path)
+    presence.note({0: "connected", 1: "away"})
+    presence.note({0: "working", 1: "away"})  # too soon to be written
+    assert read_presence(tmp_path)["clients"]["0"] == {"state": "connected", "since": 100.0}
+    presence.note({0: "working", 1: "away"})
+    assert read_presence(tmp_path)["clients"] == {
+        "0": {"state": "working", "since": 100.1},
+        "1": {"state": "away", "since": 100.0},
+    }
+
+
+def test_nobody_knows_who_is_there_when_the_server_is_silent(place):
+    file = place / "half" / "clients.json"
+    try:
+        for ago, state in ((1.0, "working"), (60.0, "unknown")):
+            seen = {"written": time.time() - ago, "clients": {"1": {"state": "working", "since": time.time() - 90}}}
+            file.write_text(json.dumps(seen))
+            (row,) = [row for row in details(place / "half")["clients"] if row["client"] == 1]
+            assert row["state"] == state
+    finally:
+        file.unlink()
+
+
+def test_a_presence_that_cannot_be_written_is_no_error(tmp_path):
+    Presence(tmp_path / "nowhere").note({0: "away"})
+    assert read_presence(tmp_path) is None
+
+
+def get(address, path="", **headers):
+    base, _, query = address.partition("?")
+    url = f"{base}{path}" + (f"{'&' if '?' in path else '?'}{query}" if query else "")
+    with urllib.request.urlopen(urllib.request.Request(url, headers=headers)) as answer:
+        return answer.read().decode(), answer.headers
+
+
+def refused(*arguments, **headers):
+    with pytest.raises(urllib.error.HTTPError) as error:
+        get(*arguments, **headers)
+    with error.value:
+        return error.value.code
+
+
+def test_the_page_and_its_answers(place):
+    with watching(place) as address:
+        page, headers = get(address)
+        assert "<main" in page
+        assert "http" not in page.replace("http://www.w3.org/2000/svg", "").replace("http-", "")  # works offline
+        assert "default-src 'none'" in headers["Content-Security-Policy"]
+        assert json.loads(get(address, "runs")[0])["runs"].keys() == {"done", "half"}
+        assert json.loads(get(address, "run?run=half")[0])["done"] == 2
+        assert json.loads(get(address, "client?run=half&client=2")[0])["trouble"]["what"] == "late"
+        assert refused(address, "run?run=../other") == 404
+        assert refused(address, "client?run=half&client=x") == 404
+        assert refused(address, "runs", Host="elsewhere.example") == 400
+
+
+def test_nothing_can_be_changed(place):
+    with watching(place) as address:
+        request = urllib.request.Request(f"{address}runs", data=b"x", method="POST")
+        with pytest.raises(urllib.error.HTTPError) as error:
+            urllib.request.urlopen(request)
+        with error.value:
+            assert error.value.code == 405
+
+
+def test_beyond_loopback_a_token_is_needed(place, monkeypatch):
+    monkeypatch.setattr(server, "_is_loopback", lambda host: False)
+    with watching(place) as address:
+        bare, _, token = address.partition("?token=")
+        assert len(token) == 32
+        assert json.loads(get(address, "runs")[0])["runs"]
+        assert refused(bare, "runs") == refused(bare) == refused(bare, "runs?token=wrong") == 403
+
+
+HOSTS = {"127.0.0.1": True, "::1": True, "localhost": True, "0.0.0.0": False, "fl.example.org": False}
+
+
+@pytest.mark.parametrize(("host", "loopback"), HOSTS.items())
+def test_what_is_loopback(host, loopback):
+    assert server._is_loopback(host) is loopback
+
+
+def test_a_port_that_is_taken_is_a_sentence(place):
+    with watching(place) as address:
+        port = int(address.rstrip("/").rpartition(":")[2])
+        with pytest.raises(UserError, match="the page cannot be served"), watching(place, port=port):
+            pytest.fail("it was served")
+
+
+def test_the_terminal_shows_the_same(place):
+    console = Console(file=io.StringIO(), width=120)
+    watch_in_terminal(place / "half", console)
+    watch_in_terminal(place, console)
+    text = console.file.getvalue()
+    for words in ("2 of 4 rounds", "4.00 s", "late", "1 to 2", "<b>NaN</b>", "finished"):
+        assert words in text
