@@ -23,8 +23,11 @@ CLIENTS = 20  # that fit a screen
 
 def watch_in_terminal(place: Path, console: Console) -> None:
     """Show runs until all are finished, or until Ctrl-C; where there is no terminal, once."""
+    if not console.is_terminal:
+        console.print(shown(place))
+        return
     with Live(shown(place), console=console, auto_refresh=False) as live:
-        while console.is_terminal and not _all_finished(place):
+        while not _all_finished(place):
             time.sleep(EVERY)
             live.update(shown(place), refresh=True)
 
@@ -63,11 +66,18 @@ def _numbers(run: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
+def _row(part: RenderableType) -> Table:
+    """Something on a line of its own."""
+    row = Table.grid()
+    row.add_row(part)
+    return row
+
+
 def _one(run: dict[str, Any]) -> Group:
     method, rounds, accuracy, up, left = _numbers(run)
     parts: list[RenderableType] = [
         Text(f"{run['name']}: {method}"),
-        ProgressBar(total=run["planned"], completed=run["done"], width=60),
+        _row(ProgressBar(total=run["planned"], completed=run["done"], width=60)),
         Text(f"{rounds} rounds, accuracy {accuracy} %, {up} up, {human_bytes(run['down'])} down, left: {left}"),
     ]
     if run["clients"]:

@@ -133,6 +133,7 @@ def test_every_extra_that_is_named_is_there() -> None:
     extras = project["optional-dependencies"]
     assert {
         "device",
+        "watch",
         "research",
         "server",
         "hub",
@@ -145,5 +146,5 @@ def test_every_extra_that_is_named_is_there() -> None:
     } == extras.keys()
     heavy = ("flwr", "pyarrow", "pillow", "scikit-learn", "matplotlib")
     assert not [need for need in project["dependencies"] if need.startswith(heavy)]
-    assert extras["server"] == ["catchment[device,research]"]
+    assert extras["server"] == ["catchment[device,research,watch]"]
     assert all(any(need.startswith(name) for need in extras["device"] + extras["research"]) for name in heavy)
