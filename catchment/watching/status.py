@@ -10,7 +10,7 @@ from typing import Any
 from catchment.errors import CatchmentError, UserError
 from catchment.exchange.request import TRAINING
 from catchment.runs.directory import EXPERIMENT, LEDGER, RESULT, ROUNDS
-from catchment.runs.journal import read_lines
+from catchment.runs.journal import Lines
 from catchment.runs.presence import read_presence
 from catchment.runs.reading import read_plan
 from catchment.runs.records import LedgerRound, Round
@@ -44,7 +44,7 @@ class Status:
     def read(directory: Path) -> Status:
         """The state of the run in a directory."""
         plan = read_plan(directory)
-        rounds = read_lines(directory / ROUNDS, Round, may_be_torn=True)
+        rounds = list(Lines(directory / ROUNDS, Round, may_be_torn=True))
         last = directory / (ROUNDS if rounds else EXPERIMENT)
         return Status(
             plan.name, plan.method.name, plan.rounds, rounds, (directory / RESULT).exists(), last.stat().st_mtime
@@ -142,7 +142,7 @@ def client_details(directory: Path, client: int) -> dict[str, Any]:
     """All about one client: its bytes of training in every round, and what happened to it."""
     whole = details(directory)
     rounds = []
-    for record in read_lines(directory / LEDGER, LedgerRound, may_be_torn=True):
+    for record in Lines(directory / LEDGER, LedgerRound, may_be_torn=True):
         sent = {"round": record.round, "up": 0, "down": 0}
         for entry in record.entries:
             if entry.purpose == TRAINING:
