@@ -144,7 +144,7 @@ class _Run:
         progress = loaded.progress
         self.ledger.totals = Counter({tuple(key): size for key, size in progress["bytes"]})
         self.ledger.fields = Counter({tuple(key): size for key, size in progress["fields"]})
-        self.spent = Counter(progress["spent"])
+        self.spent = Counter(progress.get("spent") or {"server": progress["seconds"]})  # earlier versions had the sum
         self.peaks = progress["peaks"]
         self.traffic.restore(loaded.fleet)
         self._cut(loaded.round)  # last: what cannot be resumed is left as it is

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+import json
 
 import pytest
 from worlds import experiment
 
 import catchment
+from catchment.exchange.message import Message
 from catchment.runs.history import History
 from catchment.runs.records import Best, Bytes, Event, Round
 
@@ -49,3 +51,18 @@ def test_rounds_and_their_checkpoints_leave_nothing_behind(name, tmp_path):
     assert counts[ROUNDS] <= counts[ROUNDS // 2] <= 3
     assert files[ROUNDS] < 1.01 * files[ROUNDS // 2]
     assert objects[ROUNDS] - objects[ROUNDS // 2] < 10 * ROUNDS
+
+
+def test_a_checkpoint_that_has_only_the_sum_of_seconds_is_gone_on_with(tmp_path):
+    def stop(seen):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        catchment.run(experiment("fedavg"), tmp_path / "run", observe=stop)
+    path = tmp_path / "run" / "checkpoints" / "round-000001.safetensors"
+    message, _ = Message.from_bytes(path.read_bytes())
+    meta = json.loads(message.scalars["meta"])
+    del meta["progress"]["spent"]
+    meta["progress"]["seconds"] = 1000.0
+    path.write_bytes(Message(message.tensors, {"meta": json.dumps(meta)}).to_bytes())
+    assert catchment.resume(tmp_path / "run")["seconds"] > 1000
