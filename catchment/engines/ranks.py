@@ -15,7 +15,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
-from multiprocessing import Pipe
+from multiprocessing import AuthenticationError, Pipe
 from multiprocessing.connection import Client, Connection, Listener, wait
 from typing import Any, cast
 
@@ -113,8 +113,10 @@ class Ranks:
         return seats
 
     def _accept(self) -> tuple[Connection, dict[str, Any]]:
-        connection = _tuned(self._listener.accept())
-        return connection, _receive(connection)
+        while True:
+            with contextlib.suppress(AuthenticationError, *GONE):  # a stranger
+                connection = _tuned(self._listener.accept())
+                return connection, _receive(connection)
 
     def close(self) -> None:
         """Send the other ranks home."""
@@ -152,10 +154,6 @@ def follow(build: Callable[[str], World | None]) -> None:
         torch.set_num_threads(threads)
         work(seat, world, WorkerCache(stop))
 
-    control = connect()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # rank 0 decides when to end
-
     def begin(experiment: str, seats: int, threads: int) -> None:
         try:
             world = build(experiment)
@@ -167,6 +165,9 @@ def follow(build: Callable[[str], World | None]) -> None:
             workers[-1].start()
 
     assistant = Assistant(lambda name: Architecture.described(name, own_device(name["device"])).build())
+    control = connect()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # rank 0 decides when to end
     try:
         while order := _receive(control):
             if "experiment" in order:
@@ -177,6 +178,8 @@ def follow(build: Callable[[str], World | None]) -> None:
                 assistant.backward()
     except GONE:
         raise RunError("rank 0 is gone") from None
+    except RuntimeError as error:  # also if a rank is gone in the middle of a step
+        raise RunError(f"{name} cannot go on: {printable(error)}") from error
     finally:
         stop.set()
         for worker in workers:

@@ -160,17 +160,19 @@ def _normalised(layer: _BatchNorm, x: Tensor) -> Tensor:
 
 
 class _Normalise(torch.autograd.Function):
-    """Batch normalisation over the rows of all processes; PyTorch's own, SyncBatchNorm, is for GPUs alone."""
+    """Batch normalisation over the rows of all processes; PyTorch's own, SyncBatchNorm, is for GPUs alone.
+
+    Sums over rows come from the kernels of the local one, which are several times faster than `var_mean` and products.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> tuple[Tensor, ...]:
         """The output, and mean, variance and number of what was normalised."""
-        dims = [0, *range(2, x.ndim)]
-        variances, means = torch.var_mean(x, dims, correction=0)
-        own = torch.cat([means, variances, means.new_tensor([x.numel() / len(means)])])
+        _, mean, scale = torch.ops.aten.native_batch_norm(x, None, None, None, None, True, 0.0, eps)
+        own = torch.cat([mean, scale**-2 - eps, mean.new_tensor([x.numel() / len(mean)])])
         everybody = own.new_empty(dist.get_world_size(), len(own))
         dist.all_gather(list(everybody.unbind()), own)
-        means, variances, counts = everybody.split_with_sizes([len(means), len(means), 1], 1)
+        means, variances, counts = everybody.split_with_sizes([len(mean), len(mean), 1], 1)
         count = counts.sum()
         mean = (counts * means).sum(0) / count
         variance = (counts * (variances + (means - mean) ** 2)).sum(0) / count
@@ -182,12 +184,15 @@ class _Normalise(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
         """Of this process's rows: x, weight and bias."""
         x, weight, mean, scale, count = ctx.saved_tensors
-        dims, shape = [0, *range(2, x.ndim)], [1, -1, *[1] * (x.ndim - 2)]
-        normal = (x - mean.view(shape)) * scale.view(shape)
-        sums = torch.stack([gradient.sum(dims), (gradient * normal).sum(dims)])
-        own = sums.clone()
+        _, of_weight, of_bias = torch.ops.aten.native_batch_norm_backward(
+            gradient, x, torch.ones_like(mean), None, None, mean, scale, True, 0.0, [False, True, True]
+        )
+        sums = torch.stack([of_weight, of_bias])
         dist.all_reduce(sums)
-        of_bias, of_weight = (sums / count).view(2, *shape)
-        scale = scale if weight is None else scale * weight
-        of_x = scale.view(shape) * (gradient - of_bias - normal * of_weight)
-        return of_x, None if weight is None else own[1], None if weight is None else own[0], None
+        # With x' = scale (x - mean) and means over all rows, of_x is weight scale (g - mean g - x' mean (g x')), or:
+        a = scale if weight is None else scale * weight
+        b = -a * scale * sums[0] / count
+        c = -a * sums[1] / count - b * mean
+        a, b, c = (part.view(1, -1, *[1] * (x.ndim - 2)) for part in (a, b, c))
+        of_x = torch.addcmul(c, x, b).addcmul_(gradient, a)
+        return of_x, None if weight is None else of_weight, None if weight is None else of_bias, None
