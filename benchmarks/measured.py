@@ -69,6 +69,7 @@ def long(measured: Record) -> str:
         tenth = max(1, len(m[key]) // 10)
         ends = median(m[key][:tenth]), median(m[key][-tenth:])
         rows.append([name, *(f"{unit * value:,.1f}" for value in ends)])
+    rows.append(["report of the whole run, MB", "", f"{m['report_mb']:.1f}"])
     return markdown(head, rows)
 
 

@@ -1,8 +1,9 @@
-"""The pictures of `docs/results.md`, as SVG that is the same whenever the results are."""
+"""The pictures of the pages in `docs/`, as SVG that is the same whenever the results are."""
 
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -100,6 +101,23 @@ def accuracy_for_bytes(results: Path) -> bytes:
     return _svg(figure, "Accuracy against bytes")
 
 
+@LOOK
+def long_run(results: Path) -> bytes:
+    """Memory, and the time of a checkpoint, over a run of many rounds."""
+    measured = json.loads((results.parents[1] / "benchmarks" / "results" / "long.json").read_text())
+    ((rounds, run),) = measured.items()
+    figure, (left, right) = _figure(2.8, left=0.08, right=0.97, bottom=0.18, wspace=0.2)
+    for axes, key, unit, title in (
+        (left, "memory_mb", 1, "Memory of the process (MB)"),
+        (right, "checkpoints_s", 1000, "CPU time of a checkpoint (ms)"),
+    ):
+        values = [unit * value for value in run[key]]
+        step = int(rounds.replace(",", "")) / len(values)
+        axes.plot([step * (place + 1) for place in range(len(values))], values, color=BLUE)
+        axes.set(xlabel="round", ylim=(0, 1.25 * max(values)), title=title)
+    return _svg(figure, f"Memory and checkpoints over {rounds} rounds")
+
+
 # ---- parts ---------------------------------------------------------------------------------------------------------
 
 
@@ -177,4 +195,5 @@ PICTURES: dict[str, Callable[[Path], bytes]] = {
     "fedgkt": fedgkt,
     "attacks": attacks,
     "accuracy-for-bytes": accuracy_for_bytes,
+    "long-run": long_run,
 }
