@@ -305,7 +305,32 @@ def studies(measured: Record) -> str:
     return markdown([f"four runs, {measured['cores']} cores", "`--jobs 1`, s", "`--jobs 2`, s", "times faster"], rows)
 
 
+def ranks(measured: Record) -> str:
+    """Ranks beside one process; what a message costs; steps that are shared; two machines."""
+    jobs, messages, machines = ("J1", "J2", "FedGKT"), measured["messages"], measured["machines"]
+    cases = [f"{start}{count}{end}" for count in (2, 4) for start, end in (("1 process, ", " workers"), ("", " ranks"))]
+    costs = markdown(
+        ["CPU seconds per round, all processes", *cases],
+        [[job, *(f"{measured[job][case]['cpu_s']:.2f}" for case in cases)] for job in jobs],
+    )
+    requests = markdown(
+        ["requests to another rank", "bytes there and back", "ms beyond their work, median", "least"],
+        [[job, f"{messages[job]['bytes']:,.0f}", *(f"{messages[job][key]:.1f}" for key in ("ms", "least_ms"))]
+         for job in jobs],
+    )  # fmt: skip
+    steps = markdown(
+        ["8 steps of a ResNet-20 with 128 images", "CPU seconds, all processes"],
+        [[case, f"{row['cpu_s']:.2f}"] for case, row in measured["steps"].items() if isinstance(row, dict)],
+    )
+    line = f"J2 on two machines, {machines['rate_mbit']:.0f} Mbit/s, {machines['delay_ms']:.0f} ms each way"
+    same = "bit for bit" if machines["as_one_process"] else "no"
+    cells = [same, f"{machines['bytes_on_the_line'] / 1e6:.1f}", f"{machines['cut_noticed_after_s']:.0f}"]
+    apart = markdown(["", "as one process", "MB on the line", "s until a cut line is noticed"], [[line, *cells]])
+    return "\n\n".join([costs, requests, steps, apart])
+
+
 MEASURED = {
+    "ranks": ranks,
     "studies": studies,
     "engine": engine,
     "registered": registered,
