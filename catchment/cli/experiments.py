@@ -22,6 +22,8 @@ def check(file: ExperimentFile, settings: Settings = None) -> None:
     )
     console.print(models_table(world))
     console.print(clients_table(world))
+    for fault, count in world.data.dataset.faults.items():
+        console.print(f"{fault}: {count:,}", highlight=False)
     console.print(leaving_table(world))
     console.print("This experiment can run.")
 
