@@ -19,6 +19,8 @@ from catchment.studies.results import CURVE, RowResult, StudyResult
 from catchment.studies.statistics import paired, spread
 from catchment.tasks.quality import SHARES
 
+AVERAGE_PRECISION = "server.AP"  # what the measures of detection begin with
+
 _TO = re.compile(r"(bytes|up|rounds|time) to (\d+(?:\.\d+)?) %")
 _NOTED = re.compile(r"(\w+) in round (\d+)")
 _RATIO = re.compile(r"(\S+) / reference")
@@ -67,8 +69,8 @@ def head(column: str) -> str:
     """The heading of a column."""
     if match := _RATIO.fullmatch(column):
         return f"{head(match[1]).removesuffix(', %')}, times the reference"
-    if column.startswith("models."):
-        return f"{column.removeprefix('models.')}, %"
+    if column.startswith(("models.", AVERAGE_PRECISION)):
+        return f"{column.partition('.')[2]}, %"
     return _HEADS.get(column, column.replace("_", " "))
 
 
@@ -152,7 +154,8 @@ def _shown(column: str, values: list[float]) -> str:
 
 def _is_share(column: str) -> bool:
     shares = (*SHARES, "validation", "best", "majority", "calibration_error", "probe.identified")
-    return column in shares or column.startswith(("clients.", "models.")) or column.endswith("accuracy")
+    known = column in shares or column.endswith("accuracy")
+    return known or column.startswith(("clients.", "models.", AVERAGE_PRECISION))
 
 
 def _difference(result: StudyResult, row: RowResult) -> Cell:

@@ -183,7 +183,7 @@ BAD = {
     "unknown model": (["--set", "models.client=resnet9"], r'unknown model "resnet9"; did you mean "resnet\d+"\?'),
     "unknown device": (["--set", "devices.profile=fone"], r'unknown devices.profile "fone"; did you mean "phone"\?'),
     "unknown codec": (["--set", 'wire.codecs=["features=int9"]'], r'unknown stage "int9"'),
-    "unknown augmentation": (["--set", 'data.augment=["flop"]'], r'unknown augmentation "flop"; did you mean "flip"\?'),
+    "unknown augmentation": (["--set", 'data.augment=["flop"]'], r'has "flop", .* did you mean "flip"\?'),
     "too many clients": (["--set", "data.clients=201"], r"201 clients.*200"),
     "too many samples": (["--set", "data.train=5000"], r"data.train = 5000.*1497"),
     "missing data": (

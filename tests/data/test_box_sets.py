@@ -14,6 +14,7 @@ import pytest
 import torch
 from PIL import Image
 
+from catchment.cli.experiments import check
 from catchment.data import describe, divide, load, own_division
 from catchment.data.boxes import letterboxed
 from catchment.errors import DataError
@@ -110,6 +111,15 @@ def test_json(tmp_path, layout):
     assert first[2:, 0].unique().tolist() == [-1]
     assert dataset.train.labels[1, :, 0].unique().tolist() == [-1]
     assert dataset.train.labels[2, 0, :5].tolist() == pytest.approx([0, 56, 24, 64, 32])  # cut
+
+
+def test_check_shows_what_is_wrong(tmp_path, capsys):
+    write_json(tmp_path, "plain")
+    (tmp_path / "boxes.toml").write_text(
+        f'data = {{ name = "{tmp_path}/", clients = 2, size = 32 }}\nmodels.client = "yolox_nano"\n'
+    )
+    check(tmp_path / "boxes.toml")
+    assert "train: images that cannot be decoded: 1" in capsys.readouterr().out
 
 
 def test_parquet(tmp_path):

@@ -66,6 +66,7 @@ def test_a_mean_says_when_some_seeds_have_no_number():
 
 def test_a_column_of_one_architecture_has_its_name():
     assert head("models.lenet(8,16,2)") == "lenet(8,16,2), %"
+    assert head("server.AP50") == "AP50, %"
 
 
 def test_the_best_row_is_bold_only_beyond_doubt():

@@ -30,4 +30,3 @@ def test_yolox_nano_learns_eight_images_by_heart():
         fit(optimizer, epoch_batches, lambda batch: data.task.loss(model(batch.images), batch.labels))
     score = evaluate(model, data.train, data.normalise, task=data.task, classes=data.classes)
     assert score.more["AP50"] > 0.8
-    assert all(score.more[f"AP of {name}"] > 0.5 for name in data.classes)

@@ -11,6 +11,7 @@ from catchment.tasks import DETECTION
 from catchment.tasks.assignment import Places, assign
 from catchment.tasks.boxes import all_overlaps, areas, suppressed
 from catchment.tasks.detection import COLUMNS, MOST, find
+from catchment.tasks.drawing import COLOURS, with_boxes
 
 
 def label(*objects: tuple, scale: float = 1.0) -> torch.Tensor:
@@ -188,3 +189,13 @@ def test_the_main_class_is_the_one_with_the_largest_share_of_its_boxes():
     # 9 boxes of class 0, 2 of class 1: the first and the last image have half of class 1, and less of class 0
     assert DETECTION.main_classes(labels, 2).tolist() == [1, 0, 0, 1]  # without boxes: number 2 modulo 2
     assert DETECTION.counts(labels, 3).tolist() == [9, 2, 0]
+
+
+# ---- pictures ---------------------------------------------------------------------------------------------------
+
+
+def test_a_drawn_box_is_a_frame_in_the_colour_of_its_class():
+    image = with_boxes(torch.ones(3, 12, 12), torch.tensor([[2.0, 3, 10, 11], [-5, -5, 40, 40]]), torch.tensor([9, 0]))
+    assert torch.equal(image[:, 3, 5], COLOURS[1])  # class 9 of eight colours
+    assert image[:, 6, 6].tolist() == [1, 1, 1]
+    assert torch.equal(image[:, 0, 0], COLOURS[0])  # a box beyond the image ends with it

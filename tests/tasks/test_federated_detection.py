@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 import catchment
 from catchment import Experiment
 from catchment.errors import DataError, ExperimentError, ModelError
 from catchment.methods import METHODS
+from catchment.report import write_report
+from catchment.runs.reading import RunFiles
 
 HELPERS = str(Path(__file__).parents[1] / "helpers")
 ANY_TASK = ("centralized", "dgc", "fedavg", "fedcams", "fedcom", "fedkgf", "fedpm", "fedprox", "smartidx", "standalone")
@@ -64,6 +67,20 @@ def test_a_run_goes_on_where_it_stopped(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         catchment.run(experiment("fedavg", rounds=3), tmp_path / "run", observe=stop)
     assert catchment.resume(tmp_path / "run")["fingerprint"] == whole["fingerprint"]
+
+
+def test_a_run_draws_what_is_true_and_what_was_found(tmp_path):
+    catchment.run(experiment("fedavg"), tmp_path / "run")
+    with Image.open(tmp_path / "run" / "images" / "found.png") as picture:
+        side = 32 * (56 // 32)  # small images are enlarged
+        assert picture.size == (6 * side + 5 * 2, 2 * side + 2)
+    page = write_report([RunFiles.read(tmp_path / "run")], tmp_path / "report.html")
+    assert "what is true above, what was found below" in page.read_text()
+
+
+def test_without_a_global_model_nothing_is_drawn(tmp_path):
+    catchment.run(experiment("standalone"), tmp_path / "run")
+    assert not (tmp_path / "run" / "images").exists()
 
 
 def test_it_learns_squares():
