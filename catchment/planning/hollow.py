@@ -34,11 +34,10 @@ class _Made(NamedTuple):
 
 
 class Hollow:
-    """Takes the place of all modules' work, and counts it by side."""
+    """Takes the place of all modules' work, and counts that of the server."""
 
     def __init__(self, values: Values) -> None:
-        self.side = "server"  # whose work is done at present
-        self.macs = {"server": 0, "client": 0}  # of training; measuring on test samples is not counted
+        self.macs = 0  # of modules without hooks, as clients' count by hooks; measuring on test samples is no work
         self._noise = torch.rand(NOISE, generator=torch_generator(0, "hollow")) if values == "loud" else None
         self._calls = 0
         self._known: WeakKeyDictionary[nn.Module, dict[object, _Made | None]] = WeakKeyDictionary()
@@ -49,11 +48,14 @@ class Hollow:
         made = None if self._trying or options else self._made(module, inputs)
         if made is None:
             return real(module, *inputs, **options)
+        own = vars(module).get("forward")  # of lower precision
         module.forward = lambda *given: self._output(module, made, given)
         try:
             return real(module, *inputs)  # with its hooks, which count
         finally:
             del module.forward
+            if own is not None:
+                module.forward = own
 
     def _made(self, module: nn.Module, inputs: tuple[Any, ...]) -> _Made | None:
         """What a module makes of a sample of such inputs; None if it has to do its work."""
@@ -87,8 +89,8 @@ class Hollow:
     def _output(self, module: nn.Module, made: _Made, inputs: tuple[Tensor, ...]) -> Tensor:
         rows = len(inputs[0])
         grows = torch.is_grad_enabled()
-        if not torch.is_inference_mode_enabled():
-            self.macs[self.side] += made.macs * rows * (3 if grows else 1)
+        if not module._forward_hooks and not torch.is_inference_mode_enabled():
+            self.macs += made.macs * rows * (3 if grows else 1)
         device, shape = inputs[0].device, (rows, *made.shape)
         output = self._numbers(shape, made.dtype).to(device)
         first = torch.zeros(shape, dtype=made.dtype, device=device)

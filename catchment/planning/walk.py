@@ -27,7 +27,7 @@ from catchment.core.transport import Snapshot, Transport
 from catchment.core.world import World
 from catchment.data import Division, Samples
 from catchment.exchange.request import Request, Response
-from catchment.planning.hollow import Hollow, Values, hollow
+from catchment.planning.hollow import Values, hollow
 from catchment.privacy.inversion import ProbeSettings
 from catchment.robust.inspection import Inspection
 from catchment.runs.loop import run_rounds
@@ -98,7 +98,7 @@ def walk(
     world.check_models()  # finds the facts about models, by their work
     found, until = Walk(), time.monotonic() + seconds
     with hollow(values) as modules:
-        transport = _Onlooker(experiment, world, modules, found, margin)
+        transport = _Onlooker(experiment, world, found, margin)
 
         def observe(record: dict[str, Any]) -> None:
             sent = record["bytes"]
@@ -109,7 +109,7 @@ def walk(
 
         with suppress(_Enough):
             run_rounds(experiment, world, transport, None, observe)
-    found.server_macs = modules.macs["server"]
+    found.server_macs = modules.macs
     return found
 
 
@@ -173,13 +173,10 @@ def _relabelled(division: Division, label: int) -> Division:
 class _Onlooker(Transport):
     """The in-process engine, and a note of every message."""
 
-    def __init__(
-        self, experiment: Experiment, world: World, modules: Hollow, found: Walk, margin: Mapping[str, int]
-    ) -> None:
+    def __init__(self, experiment: Experiment, world: World, found: Walk, margin: Mapping[str, int]) -> None:
         self._inner = experiment.build_transport(world)
         self._devices = experiment.devices.chosen()
         self._world = world
-        self._modules = modules
         self._found = found
         self._asked: dict[tuple[int, int, bool], Request] = {}
         self._margin = margin
@@ -205,10 +202,8 @@ class _Onlooker(Transport):
         self._inner.push(requests)
 
     def pull(self, until: float) -> Response | None:
-        """The next response; the client's work is done meanwhile."""
-        self._modules.side = "client"
+        """The next response."""
         response = self._inner.pull(until)
-        self._modules.side = "server"
         if response is None:
             return None
         request = self._asked.pop((response.client, response.sequence, response.aside))

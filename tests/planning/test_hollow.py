@@ -17,7 +17,7 @@ def test_a_hollow_module_returns_the_shape_and_counts_the_work():
         assert model(torch.ones(4, 2, 3)).shape == (4, 3)
     assert first.shape == (5, 3)
     assert first.argmax(1).tolist() == [0] * 5
-    assert modules.macs == {"server": (5 + 4) * 6 * 3, "client": 0}
+    assert modules.macs == (5 + 4) * 6 * 3
     assert calls == [1]  # the two samples that showed the shape
     assert not torch.equal(model(torch.ones(5, 2, 3)), first)
 
@@ -31,7 +31,7 @@ def test_gradients_reach_weights_and_input(values):
     for tensor in (model.weight, model.bias, images):
         assert tensor.grad.shape == tensor.shape
         assert bool(tensor.grad.any()) is moved
-    assert modules.macs["server"] == 3 * 2 * 4 * 3  # backward is two forward passes
+    assert modules.macs == 3 * 2 * 4 * 3  # backward is two forward passes
 
 
 def test_loud_outputs_are_other_every_time():
@@ -55,4 +55,21 @@ def test_measuring_is_no_work():
     model = nn.Linear(4, 3)
     with hollow("quiet") as modules, torch.inference_mode():
         model(torch.ones(2, 4))
-    assert modules.macs == {"server": 0, "client": 0}
+    assert modules.macs == 0
+
+
+def test_a_module_that_is_counted_by_a_hook_is_not_counted_here():
+    model, seen = nn.Linear(4, 3), []
+    model.register_forward_hook(lambda module, inputs, output: seen.append(output.shape))
+    with hollow("quiet") as modules:
+        model(torch.ones(2, 4))
+    assert seen == [(2, 3)]
+    assert modules.macs == 0
+
+
+def test_a_forward_of_its_own_stays():
+    model = nn.Linear(4, 3)
+    model.forward = lambda images: images[:, :2]
+    with hollow("quiet"), torch.no_grad():
+        assert model(torch.ones(5, 4)).shape == (5, 2)
+    assert model(torch.ones(5, 4)).tolist() == [[1, 1]] * 5

@@ -51,7 +51,16 @@ def test_work_and_bytes_by_hand():
     assert planned.down.high == 4 * 2 * kind.down
     assert 4 * kind.parameters < kind.down < 4 * kind.parameters + 1000
     assert planned.leaves == ("weights", "counts", "metrics")
+    assert planned.server.macs == 0  # it averages
     assert planned.fits
+
+
+def test_the_work_of_a_server_that_trains_by_hand():
+    """FedGKT's server passes the features of all 80 samples through its half, there and back, in each of two epochs."""
+    table = {"method": {"name": "fedgkt", "server_epochs": 2}, "models": {"client": "cnn", "server": "resnet10"}}
+    data = {"name": "digits", "clients": 2, "train": 80, "test": 20}
+    made = catchment.Experiment.from_dict({**table, "data": data, "rounds": 3, "workers": 1})
+    assert plan(made).server.macs == 2 * 3 * 80 * made.build_world().server_architecture.facts.total_macs
 
 
 def test_rounds_that_there_is_no_time_for_are_like_those_before():
