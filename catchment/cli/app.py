@@ -27,7 +27,11 @@ EXAMPLES: dict[Callable[..., None], tuple[str, ...]] = {
         "catchment study my.toml --vary method.name=fedavg,fedgkt --vary seed=0..2 --jobs 2",
         "catchment study experiments/fedgkt/table5.toml --scale small",
     ),
-    runs.export: ("catchment export runs/first --client 3 --out model.safetensors",),
+    runs.export: (
+        "catchment export runs/first --client 3 --out model.safetensors",
+        "catchment export runs/first --format onnx --pixels",
+    ),
+    runs.predict: ("catchment predict runs/first/model.onnx photo.png",),
     experiments.check: ("catchment check my.toml",),
     plans.plan: ("catchment plan my.toml --set devices.profile=raspberry", "catchment plan my.toml --advise"),
     names.list_names: ("catchment list", "catchment list methods", "catchment list runs/"),

@@ -7,13 +7,14 @@ from typing import Annotated
 
 import typer
 
-from catchment import launch, models
+from catchment import launch
 from catchment.cli.keys import warn_about_keys
 from catchment.cli.options import ExperimentFile, Out, RunDirectory, Settings, free_directory, load
 from catchment.cli.output import progress, say, show_runs
 from catchment.cli.watch import Watch, page_of
 from catchment.config.experiment import Experiment
 from catchment.engines.ranks import Ranks, this_rank
+from catchment.export import FORMATS, open_model
 from catchment.report import human_bytes
 from catchment.runs.directory import RESULT, load_experiment
 from catchment.runs.finished import Run
@@ -58,17 +59,32 @@ def report(
 def export(
     directory: RunDirectory,
     client: Annotated[int | None, typer.Option(help="Whose model; the global or the server's if not given.")] = None,
+    format: Annotated[str, typer.Option(help=f"One of {', '.join(FORMATS)}.")] = "safetensors",
+    pixels: Annotated[
+        bool, typer.Option("--pixels", help="The model takes pixels and normalises them itself.")
+    ] = False,
     out: Annotated[
-        Path | None, typer.Option(help="The file; model.safetensors or client-N.safetensors in the run if not given.")
+        Path | None, typer.Option(help="The file; model or client-N in the run, with the format's end, if not given.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
 ) -> None:
-    """Write a model of a run as a safetensors file."""
+    """Write a model of a run as a file that other programs run, checked against PyTorch, and a card beside it."""
     done = Run(directory)
-    path = out or directory / ("model.safetensors" if client is None else f"client-{client}.safetensors")
-    model = done.export(path, client, force=force)
+    path = out or directory / (("model" if client is None else f"client-{client}") + FORMATS.get(format, ""))
+    written = done.export(path, client, format=format, pixels=pixels, force=force)
     whose = "global or server model" if client is None else f"model of client {client}"
+    checked = f", within {written.error:.1e} of PyTorch on {written.images} images" if written.images else ""
     say(
         f"{path}: {whose} after round {done.round} of {done.experiment.rounds}, "
-        f"{models.parameters(model):,} parameters, {human_bytes(path.stat().st_size)}"
+        f"{written.parameters:,} parameters, {human_bytes(path.stat().st_size)}{checked}"
     )
+    say(f"card: {path}.md")
+
+
+def predict(
+    model: Annotated[Path, typer.Argument(help="A file that catchment export wrote.")],
+    images: Annotated[list[Path], typer.Argument(help="Image files, such as PNG or JPEG.")],
+) -> None:
+    """Say which class each image shows, with an exported model."""
+    for answer in open_model(model).predict(images):
+        say(f"{answer.file}: {answer.name} ({100 * answer.probability:.1f} %)")

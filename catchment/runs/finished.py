@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import json
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from catchment.config.experiment import Experiment
 from catchment.core.client import AVERAGE
@@ -18,14 +17,21 @@ from catchment.core.server import Server
 from catchment.core.versions import ClientState, StoredVersions
 from catchment.core.world import World
 from catchment.errors import UserError
-from catchment.exchange.message import plain
+from catchment.export import FORMATS, Written, write_model
+from catchment.export.formats import FromPixels
 from catchment.files import write_atomically
 from catchment.learning.moving_average import MovingAverage, StateAverages
+from catchment.names import did_you_mean
+from catchment.randomness import torch_generator
+from catchment.runs.card import model_card
 from catchment.runs.checkpoint import Checkpoints, Loaded
 from catchment.runs.converter import to_dict
 from catchment.runs.directory import load_experiment
 from catchment.runs.reading import RunFiles
 from catchment.runs.state import unflatten
+from catchment.tasks import Score
+
+COMPARED = 32  # test images on which an exported program is compared with its model
 
 
 class Run:
@@ -68,27 +74,56 @@ class Run:
         """The global model or the server's, in evaluation mode; a server half takes features in place of images."""
         return _own(self.world.method.server_model(self._server, self._state))
 
-    def export(self, out: str | Path, client: int | None = None, *, force: bool = False) -> nn.Module:
-        """Write the model of a client, or `model()` if none is given, as a safetensors file; returns that model.
+    def export(
+        self,
+        out: str | Path,
+        client: int | None = None,
+        *,
+        format: str = "safetensors",
+        pixels: bool = False,
+        force: bool = False,
+    ) -> Written:
+        """Write the model of a client, or `model()` if none is given, as a file, and beside it a card in Markdown.
 
-        The metadata of the file say where it comes from, and how images must be normalised: text as it is, all else
-        as JSON. A file that is there is replaced only with `force`.
+        A program (`"torch"`, `"onnx"`, `"executorch"`) is kept only if it computes what the model does on test images;
+        with `pixels` it normalises images itself. Files that are there are replaced only with `force`.
         """
         path = Path(out)
-        if path.exists() and not force:
-            raise UserError(f"{path} is there already; choose another file, or replace it with --force (force=True)")
+        card = path.with_name(f"{path.name}.md")
+        if format not in FORMATS:
+            raise UserError(f'unknown format "{format}"; {did_you_mean(format, FORMATS)}')
+        if pixels and format == "safetensors":
+            raise UserError("safetensors holds weights, which cannot normalise images; choose another --format")
+        for file in (path, card):
+            if file.exists() and not force:
+                raise UserError(
+                    f"{file} is there already; choose another file, or replace it with --force (force=True)"
+                )
         model = self.model() if client is None else self.client_model(client)
-        # Cloned because safetensors refuses tensors that share memory, as tied weights do.
-        tensors = {name: plain(tensor).clone() for name, tensor in model.state_dict().items()}
-        about = {
-            name: value if isinstance(value, str) else json.dumps(value) for name, value in self._about(client).items()
-        }
+        about = {**self._about(client, model), "input": "pixels" if pixels else "normalised"}
+        images = self._test_images(pixels)
+        taken = FromPixels(model, self.world.normalise) if pixels else model
+        written = write_model(taken, images, about, format, path)
+        text = model_card(about, written, self._score(model), self.result)
+        write_atomically(card, (text.rstrip() + "\n").encode())
+        return written
+
+    def _test_images(self, pixels: bool) -> Tensor:
+        """Some images as a model takes them; noise if there are no test samples here."""
+        world = self.world
+        rows = world.data.test.index[:COMPARED]
+        images = world.data.test.images[rows]
+        if not len(rows):
+            noise = torch.randint(256, (COMPARED, *world.data.dataset.shape), generator=torch_generator(0, "export"))
+            images = noise.byte()
+        return images.float() if pixels else world.normalise(images)
+
+    def _score(self, model: nn.Module) -> Score | None:
+        """What a model reaches on the test set; None if there is none, or it does not take images."""
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(f"{path} cannot be written: {error.strerror}") from None
-        write_atomically(path, safetensors.torch.save(tensors, about))
-        return model
+            return self.world.evaluate(model, self.world.data.test) if len(self.world.data.test) else None
+        except RuntimeError:
+            return None
 
     def _kept(self, client: int) -> ClientState:
         """What a client remembered at the checkpoint, with its moving average for its model if it has one."""
@@ -133,16 +168,21 @@ class Run:
         averages.put_in(state)
         return state
 
-    def _about(self, client: int | None) -> dict[str, Any]:
-        """The metadata of an exported file."""
-        world = self.world
+    def _about(self, client: int | None, model: nn.Module) -> dict[str, Any]:
+        """What an exported file says of its model."""
+        world, data = self.world, self.experiment.data
         about = {
             "experiment": self.experiment.name,
             "method": self.experiment.method["name"],
             "round": self.round,
             "client": client,
+            "model": self._name(client or 0, model),
             "client_model": world.client_models if client is None else world.client_architecture(client).name,
             "server_model": world.server_model,
+            "task": world.task.name,
+            "data": data.name,
+            "partition": data.partition["name"],
+            "clients": data.clients,
             "classes": world.data.dataset.classes,
             "shape": world.data.dataset.shape,
             "scale": world.normalise.scale,
@@ -150,6 +190,19 @@ class Run:
             "std": world.normalise.std,
         }
         return {name: value for name, value in about.items() if value is not None}
+
+    def _name(self, client: int, model: nn.Module) -> str | None:
+        """The architecture of a model; `edge+half` for an extractor with the server's half; None if it is neither."""
+        edge = self.world.client_architecture(client).name
+        if [name for name, _ in model.named_children()] == ["extractor", "server"]:
+            return f"{edge}+{self.world.server_model}"
+        weights = {name: tensor.shape for name, tensor in model.state_dict().items()}
+        known = [self.world.client_architecture(client)]
+        known += [] if self.world.server_model is None else [self.world.server_architecture]
+        for architecture in known:
+            if weights == {name: tensor.shape for name, tensor in architecture.facts.initial.items()}:
+                return architecture.name
+        return None
 
 
 def _own(module: nn.Module) -> nn.Module:

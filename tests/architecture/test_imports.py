@@ -12,7 +12,7 @@ ROOT = Path(catchment.__file__).parent
 LAYERS = (
     "errors", "version", "names", "randomness", "process", "files",  # modules that anybody may use
     "exchange",  # what travels
-    "tasks", "data", "models", "learning",  # machine learning, which knows nothing of federation
+    "tasks", "data", "models", "learning", "export",  # machine learning, which knows nothing of federation
     "codecs", "robust", "costs",  # what looks at messages
     "core",  # the interface between algorithms and engines
     "families", "methods",

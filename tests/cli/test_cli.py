@@ -110,7 +110,9 @@ def test_export_writes_a_model_and_says_how_large_it_is(finished, here):
     assert done.returncode == 0, done.stderr
     # (64 + 1) * 16 + (16 + 1) * 10 = 1,210 parameters, 4 bytes each, and a header
     assert re.fullmatch(
-        r"three\.safetensors: model of client 3 after round 3 of 3, 1,210 parameters, 5\.\d\d KiB\n", done.stdout
+        r"three\.safetensors: model of client 3 after round 3 of 3, 1,210 parameters, 5\.\d\d KiB\n"
+        r"card: three\.safetensors\.md\n",
+        done.stdout,
     )
     done = here("export", "out", cwd=folder)
     assert done.stdout.startswith("out/model.safetensors: global or server model after round 3 of 3, 1,210 parameters")

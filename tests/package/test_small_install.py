@@ -133,6 +133,8 @@ def test_every_extra_that_is_named_is_there() -> None:
     extras = project["optional-dependencies"]
     assert {
         "device",
+        "onnx",
+        "executorch",
         "watch",
         "research",
         "server",

@@ -36,6 +36,7 @@ COMMAND = re.compile(r"^(?:.*-m |.*; do )?\s*catchment ((?:[^#;]|#\S)+)")
 EXAMPLES = "\n".join(path.read_text(encoding="utf-8") for path in ROOT.glob("examples/**/*.py"))
 ELSEWHERE = {
     r"^server|^join(?!.*--init)": "tests/flower, and benchmarks/namespaces.py with TLS and machines of their own",
+    r"^predict": "tests/export",
     r"watch": "it goes on until it is stopped, as in tests/watching",
     r"engine=flower": "tests/conformance/test_flower.py",
     r"\$": "a loop of the shell, as in tests/flower/test_app.py",

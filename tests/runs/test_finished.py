@@ -154,9 +154,9 @@ def test_a_run_that_trained_elsewhere_hands_over_on_the_cpu(averaged, tmp_path):
 
 def test_an_exported_file_holds_the_model_and_says_what_it_is(alone, tmp_path):
     run = catchment.Run(alone)
-    model = run.export(tmp_path / "new" / "model.safetensors", client=1)
-    exported = load_file(tmp_path / "new" / "model.safetensors")
-    assert exported.keys() == model.state_dict().keys()
+    written = run.export(tmp_path / "new" / "model.safetensors", client=1)
+    exported = load_file(written.path)
+    assert exported.keys() == run.client_model(1).state_dict().keys()
     assert all(torch.equal(exported[name], tensor) for name, tensor in run.client_model(1).state_dict().items())
     with safe_open(tmp_path / "new" / "model.safetensors", "pt") as file:
         assert file.metadata() == {
@@ -164,7 +164,13 @@ def test_an_exported_file_holds_the_model_and_says_what_it_is(alone, tmp_path):
             "method": "standalone",
             "round": "1",
             "client": "1",
+            "model": "cnn",
             "client_model": "cnn",
+            "task": "classification",
+            "data": "digits",
+            "partition": run.experiment.data.partition["name"],
+            "clients": "5",
+            "input": "normalised",
             "classes": json.dumps([str(digit) for digit in range(10)]),
             "shape": "[1, 8, 8]",
             "scale": json.dumps(run.world.normalise.scale),
