@@ -15,7 +15,6 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
 from catchment.config.experiment import Experiment
-from catchment.errors import CatchmentError
 from catchment.report import human_bytes, summary_table, write_report
 from catchment.report.verdicts import NAMES, not_beaten
 from catchment.runs.loop import Observer
@@ -48,7 +47,7 @@ def fail(text: str) -> None:
 
 @contextmanager
 def progress(experiment: Experiment, directory: Path) -> Iterator[Observer]:
-    """A progress bar on terminals, nothing elsewhere; a run that ends early says how to go on."""
+    """A progress bar on terminals, nothing elsewhere; Ctrl-C says how to go on."""
     bar = Progress(
         SpinnerColumn(),
         TextColumn(escape(experiment.name)),
@@ -76,10 +75,6 @@ def progress(experiment: Experiment, directory: Path) -> Iterator[Observer]:
     except KeyboardInterrupt:
         errors.print(f"stopped; go on with: catchment resume {directory}", highlight=False, soft_wrap=True)
         raise typer.Exit(130) from None
-    except CatchmentError as error:
-        if (directory / "checkpoints").exists():
-            raise type(error)(f"{error}; what was finished is kept: catchment resume {directory}") from error
-        raise
 
 
 def show_runs(directories: list[Path], out: Path | None = None) -> None:

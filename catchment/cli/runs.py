@@ -14,6 +14,7 @@ from catchment.cli.output import progress, say, show_runs
 from catchment.cli.watch import Watch, page_of
 from catchment.config.experiment import Experiment
 from catchment.engines.ranks import Ranks, this_rank
+from catchment.errors import CatchmentError
 from catchment.export import FORMATS, open_model
 from catchment.report import human_bytes
 from catchment.runs.directory import RESULT, load_experiment
@@ -29,8 +30,13 @@ def start(experiment: Experiment, out: Path | None, watch: bool = False) -> None
     """Run an experiment, with its progress, its table and its report."""
     warn_about_keys(experiment)
     directory = out or free_directory(experiment.name)
-    with page_of(directory, watch), progress(experiment, directory) as observe:
-        launch.run(experiment, directory, observe=observe)
+    try:
+        with page_of(directory, watch), progress(experiment, directory) as observe:
+            launch.run(experiment, directory, observe=observe)
+    except CatchmentError as error:
+        if (directory / "checkpoints").exists():
+            raise type(error)(f"{error}; what was finished is kept: catchment resume {directory}") from error
+        raise
     show_runs([directory])
 
 
