@@ -128,6 +128,14 @@ def test_every_command_has_the_options_that_it_is_given(command: str) -> None:
     get_command(app).commands[name].make_context(name, arguments)
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_every_command_that_the_text_names_has_these_options(page: str) -> None:
+    text = FENCED.sub("", (ROOT / page).read_text(encoding="utf-8"))
+    for name, rest in re.findall(r"`catchment ([a-z]+)\b([^`]*)`", text):
+        there = {option for parameter in get_command(app).commands[name].params for option in parameter.opts}
+        assert set(re.findall(r"--[\w-]+", rest)) <= there, name
+
+
 @pytest.mark.parametrize(("page", "text"), TOML, ids=[page for page, _ in TOML])
 def test_every_file_is_an_experiment_or_a_study(page: str, text: str, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "examples" / "own", tmp_path, dirs_exist_ok=True)
