@@ -86,4 +86,5 @@ def shown(path: Path) -> str:
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".md":
         return text
-    return f"---\nsearch:\n  exclude: true\n---\n\n# `{name}`\n\n````{CODE[path.suffix]}\n{text}````\n"
+    wide = "---\nhide: [navigation, toc]\nsearch:\n  exclude: true\n---\n\n"
+    return f"{wide}# `{name}`\n\n````{CODE[path.suffix]}\n{text}````\n"
