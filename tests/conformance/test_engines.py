@@ -25,7 +25,7 @@ def outcome(name, tmp_path, **settings):
     result = catchment.run(experiment(name, **settings), out=out)
     rounds = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
     for record in (result, *rounds):
-        del record["seconds"]
+        del record["seconds"], record["spent"]
     return result, rounds, (out / "ledger.jsonl").read_text()
 
 
