@@ -44,7 +44,7 @@ ELSEWHERE = {
     r"^study experiments/": "every row is read by tests/package/test_studies.py",
     r"/shared/": "a folder of several machines, as in tests/studies",
 }
-LONG = re.compile(r"^study|--advise|__main__")  # commands and Python that take minutes
+LONG = re.compile(r"^study|--advise|probe|__main__")  # commands and Python that take minutes
 
 
 class Block(NamedTuple):
