@@ -104,13 +104,14 @@ def _kept(path: Path) -> Iterator[Path]:
     part = path.with_name(f".part-{path.name}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        yield part
-        os.replace(part, path)
+        try:
+            yield part
+            os.replace(part, path)
+        finally:
+            for rest in (part, sidecar(part)):
+                rest.unlink(missing_ok=True)
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error.strerror}") from None
-    finally:
-        for rest in (part, sidecar(part)):
-            rest.unlink(missing_ok=True)
 
 
 def _largest_error(model: nn.Module, outputs: Callable[[Tensor], Tensor], images: Tensor, format: str) -> float:

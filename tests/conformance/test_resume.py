@@ -13,7 +13,7 @@ from lives import CASES, contents, live, rounds_done
 from worlds import PHONES, experiment
 
 import catchment
-from catchment.runs import checkpoint
+from catchment.runs import checkpoint, client_files
 
 KILLS_EACH = 4
 
@@ -81,10 +81,12 @@ def test_stopped_at_every_write_of_a_checkpoint(name, tmp_path, monkeypatch):
                 raise Died
             write(path, content)
 
-        monkeypatch.setattr(checkpoint, "write_atomically", dying)
+        for module in (checkpoint, client_files):
+            monkeypatch.setattr(module, "write_atomically", dying)
         with pytest.raises(Died):
             catchment.run(experiment(name, **settings), out=out)
-        monkeypatch.setattr(checkpoint, "write_atomically", write)
+        for module in (checkpoint, client_files):
+            monkeypatch.setattr(module, "write_atomically", write)
         catchment.resume(out)
         assert contents(out) == contents(tmp_path / "whole"), fatal
 

@@ -117,7 +117,7 @@ def test_own_data_give_what_the_same_data_give_when_they_are_dealt(name: str, fo
         assert found["bytes"] == expected["bytes"]
     assert found["data"] == {
         "name": str(folders / "server"), "clients": 3, "train": None, "smallest_client": None, "largest_client": None,
-        "test": 60, "public": 0,
+        "test": 60, "public": 0, "classes": [str(digit) for digit in range(10)],
     }  # fmt: skip
     assert set(found["costs"]["peak_memory"].values()) == {None}
 

@@ -94,7 +94,7 @@ def test_every_listed_name_can_be_built():
               for name in models.MODELS]  # fmt: skip
     assert {"resnet8", "resnet(1,1,1)", "half(1,1,1)", "mlp(4)", "cnn(4)", "basic(8,1)", "kgf(cnn)"} <= set(filled)
     for name in filled:
-        assert isinstance(models.build(name, (16, 16, 16), 10, seed=0), nn.Module)
+        assert isinstance(models.build(name, (16, 32, 32), 10, seed=0), nn.Module)
 
 
 def test_which_names_are_halves():

@@ -14,13 +14,12 @@ from worlds import METHODS, PHONES, experiment
 import catchment
 from catchment.core.method import Method
 from catchment.errors import DataError, UserError
-from catchment.learning.evaluation import evaluate
 
 GIVING = [name for name in METHODS if type(experiment(name).build_method()).client_model is not Method.client_model]
 
 
 def accuracy(run, model):
-    return evaluate(model, run.world.data.test, run.world.normalise).accuracy
+    return run.world.evaluate(model, run.world.data.test).accuracy
 
 
 def accuracies(run):
