@@ -118,6 +118,21 @@ def edge_cost(measured: Record) -> str:
     return markdown(head, rows)
 
 
+def newcomer(measured: list[Record]) -> str:
+    """What a newcomer does, and how long each step takes."""
+    rows = [
+        [step["what"], f"`{step['command']}`", f"[{step['page']}]({pages_of(step['page'])})", f"{step['seconds']:.0f}"]
+        for step in measured
+    ]
+    rows.append(["in all", "", "", f"{sum(step['seconds'] for step in measured):.0f}"])
+    return markdown(["step", "command", "page", "s"], rows)
+
+
+def pages_of(name: str) -> str:
+    """Where a page is, from another page of `docs`."""
+    return "../README.md" if name == "README" else f"{name}.md"
+
+
 def raw_images(measured: Record) -> str:
     """Bytes of images as they are."""
     rows = [[name, human_bytes(row["uint8"]), human_bytes(row["png"])] for name, row in measured.items()]
@@ -344,6 +359,7 @@ MEASURED = {
     "peers-checks": peers,
     "edge_cost": edge_cost,
     "raw_images": raw_images,
+    "newcomer": newcomer,
     "flower": flower,
     "flower_tls": flower_tls,
     "device": device,
