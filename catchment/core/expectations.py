@@ -222,7 +222,7 @@ class Expectations:
             return Known(LARGEST_WHOLE, False)
         if self.world.data.own:
             return Known(self.world.most_samples, False)
-        return Known(len(self.world.data.clients[client]), True)
+        return Known(int(self.world.data.clients.sizes[client]), True)
 
     def largest(self, request: Request) -> int:
         """The most bytes that the reply to a request may have."""

@@ -50,7 +50,8 @@ def check_together(world: World) -> None:
 
 def alike(world: World, request: Request) -> Hashable:
     """Requests with the same key can be answered together."""
-    return request.handler, request.purpose, request.round, id(request.body), len(world.data.clients[request.client])
+    samples = int(world.data.clients.sizes[request.client])
+    return request.handler, request.purpose, request.round, id(request.body), samples
 
 
 def serve_together(world: World, requests: Sequence[Request], cache: WorkerCache) -> list[Response]:

@@ -111,9 +111,9 @@ class Message:
 
 def _written(value: Scalar) -> str:
     """A scalar in JSON; floats have one width, so that the size of a message does not depend on its numbers."""
-    if isinstance(value, float) and math.isfinite(value):
+    if type(value) is float and math.isfinite(value):
         return f"{value: .16e}"  # 17 digits: exactly the same number again
-    return json.dumps(value)
+    return str(value) if type(value) is int else json.dumps(value)
 
 
 class FileContent(Message):
