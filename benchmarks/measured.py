@@ -143,7 +143,7 @@ def fedgkt(measured: Record) -> str:
     """A round of FedGKT beside a bare loop."""
     seconds = measured["round_s"]
     head = [f"FedGKT, {measured['clients']} clients x {measured['samples']} images of 32x32, ResNet-8 and ResNet-19",
-            "bare loop, s per round", "Catchment, s per round", "ratio"]  # fmt: skip
+            "bare loop, CPU s per round", "Catchment, CPU s per round", "ratio"]  # fmt: skip
     return markdown(
         head, [["one core", f"{seconds['bare']:.2f}", f"{seconds['engine']:.2f}", f"{measured['over_bare']:.2f}"]]
     )
