@@ -719,7 +719,7 @@ def main():
                         n, job + ("-tiny" if a.tiny else ""), pythons.get(n, sys.executable), work, pss=memory_run
                     )
                     if "error" in r:
-                        failed[n] = r
+                        failed[n] = {**r, "log_tail": r["log_tail"].strip().rpartition("\n")[2]}  # no paths in a result
                         print(f"{job} {n}: {r['error']}\n{r['log_tail']}", file=sys.stderr, flush=True)
                         continue
                     if memory_run:

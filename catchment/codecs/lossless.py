@@ -190,7 +190,7 @@ class Zstd(Stage):
 
 
 def _window(size: int) -> int:
-    """The largest window that so many bytes may ask for, as a power of two: a header cannot ask for much memory."""
+    """The largest window that content of this size needs, as a power of two: a header cannot ask for more memory."""
     low, high = zstd.DecompressionParameter.window_log_max.bounds()
     return min(max(size.bit_length(), low), high)
 

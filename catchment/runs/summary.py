@@ -71,7 +71,7 @@ def _server_score(numbers: Mapping[str, float]) -> ServerScore:
 def _client_scores(clients: Mapping[int, float]) -> ClientScores:
     if isinstance(clients, SameForAll):
         count, accuracy = len(clients), clients.accuracy
-        mean = count * accuracy / count  # what fmean gives for so many of them, to the last digit
+        mean = count * accuracy / count  # what fmean gives for this many equal values, to the last digit
         return ClientScores(accuracy=Spread(mean=mean, min=accuracy, max=accuracy))
     values = list(clients.values())
     return ClientScores(accuracy=Spread(mean=statistics.fmean(values), min=min(values), max=max(values)))
