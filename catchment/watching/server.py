@@ -43,7 +43,7 @@ def application(place: Path, token: str = "", hosts: tuple[str, ...] = (LOOPBACK
 
     def answering(find: Callable[[Request], Any]) -> Callable[[Request], Response]:
         def answer(request: Request) -> Response:
-            if token and not hmac.compare_digest(request.query_params.get("token", ""), token):
+            if token and not hmac.compare_digest(request.query_params.get("token", "").encode(), token.encode()):
                 return JSONResponse({"error": "the token in the address is missing or wrong"}, 403, HEADERS)
             try:
                 found = find(request)

@@ -147,7 +147,13 @@ def test_beyond_loopback_a_token_is_needed(place, monkeypatch):
         bare, _, token = address.partition("?token=")
         assert len(token) == 32
         assert json.loads(get(address, "runs")[0])["runs"]
-        assert refused(bare, "runs") == refused(bare) == refused(bare, "runs?token=wrong") == 403
+        assert (
+            refused(bare, "runs")
+            == refused(bare)
+            == refused(bare, "runs?token=wrong")
+            == refused(bare, "runs?token=%C3%A9")
+            == 403
+        )
 
 
 HOSTS = {"127.0.0.1": True, "::1": True, "localhost": True, "0.0.0.0": False, "fl.example.org": False}
