@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from matplotlib import style
@@ -22,34 +23,38 @@ from catchment.studies.statistics import spread
 LOOK = style.context(["default", {**STYLE, "svg.fonttype": "path", "font.size": 9, "axes.titlesize": 10.5}])
 
 
-@LOOK
-def fedgkt(results: Path) -> bytes:
-    """What FedGKT reaches, and what each method sends."""
-    rows = _ran(results, "fedgkt-headline-small")
-    names = {
-        "each client alone, with the edge's ResNet-8": "each client alone,\nResNet-8",
-        "centralized, the edge's ResNet-8": "all data in one place,\nResNet-8",
-        "FedAvg of the whole model": "FedAvg, ResNet-20\non every device",
-        "FedGKT": "FedGKT, ResNet-8 on the\ndevices, ResNet-19 above",
-        "centralized, the whole model": "all data in one place,\nResNet-20",
-    }
-    labels = list(names.values())[::-1]
-    chosen = [rows[name] for name in names][::-1]
-    colours = [BLUE if name == "FedGKT" else GREY for name in names][::-1]
-    figure, (left, right) = _figure(3.3, left=0.215, right=0.965, bottom=0.18, wspace=0.16)
-    for place, (row, colour) in enumerate(zip(chosen, colours)):
-        _bar(left, place, _percents(row, "accuracy"), colour)
-        sent = spread([up + down for up, down in zip(_values(row, "bytes.up"), _values(row, "bytes.down"))]).mean
-        right.plot(sent, place, "D", color=colour, markersize=7)
-        right.annotate(human_bytes(sent), (sent, place), (8, -3), textcoords="offset points", fontsize=8)
-    left.set_yticks(range(len(labels)), labels)
-    left.set(xlim=(0, 60), xlabel="accuracy (%)", title="Accuracy")
-    right.set_yticks(range(len(labels)), [])
-    right.set_ylim(left.get_ylim())
-    _byte_axis(right, 4 * 1024, 64 * 2**30, "up and down in training", 64)
-    right.set_title("Bytes of all devices")
-    _only_grid_of_x(left)
-    return _svg(figure, "Accuracy and bytes of FedGKT and of what it is compared with")
+@dataclass(frozen=True)
+class Beside:
+    """Rows of a study as bars of accuracy, and the bytes of each beside them."""
+
+    study: str
+    rows: dict[str, str]  # label in the study: label in the picture, from top to bottom
+    ours: tuple[str, ...]  # rows that the picture is about
+    column: str = "accuracy"
+    title: str = "Accuracy"
+    most: float = 100  # of the axis of accuracy
+    begin: str = ""  # of the labels in the study
+
+    @LOOK
+    def __call__(self, results: Path) -> bytes:
+        ran = _ran(results, self.study)
+        shown = [(ran[self.begin + name], label, name in self.ours) for name, label in self.rows.items()][::-1]
+        figure, (left, right) = _figure(0.85 + 0.49 * len(shown), left=0.215, right=0.965, wspace=0.16)
+        figure.subplots_adjust(bottom=0.62 / figure.get_figheight(), top=1 - 0.32 / figure.get_figheight())
+        for place, (row, _, ours) in enumerate(shown):
+            colour = BLUE if ours else GREY
+            _bar(left, place, _percents(row, self.column), colour, self.most)
+            sent = spread([up + down for up, down in zip(_values(row, "bytes.up"), _values(row, "bytes.down"))]).mean
+            right.plot(sent, place, "D", color=colour, markersize=7)
+            right.annotate(human_bytes(sent), (sent, place), (8, -3), textcoords="offset points", fontsize=8)
+        left.set_yticks(range(len(shown)), [label for _, label, _ in shown])
+        left.set(xlim=(0, self.most), xlabel="accuracy (%)", title=self.title)
+        right.set_yticks(range(len(shown)), [])
+        right.set_ylim(left.get_ylim())
+        _byte_axis(right, 4 * 1024, 64 * 2**30, "up and down in training", 64)
+        right.set_title("Bytes of all devices")
+        _only_grid_of_x(left)
+        return _svg(figure, f"{self.title}, and bytes: {', '.join(self.rows)}")
 
 
 @LOOK
@@ -139,13 +144,13 @@ def _figure(height: float, **margins: float) -> tuple[Figure, Sequence[Axes]]:
     return figure, figure.subplots(1, 2)
 
 
-def _bar(axes: Axes, place: float, values: Sequence[float], colour: str) -> None:
+def _bar(axes: Axes, place: float, values: Sequence[float], colour: str, most: float) -> None:
     """The mean, the standard deviation, and every seed."""
     found = spread(values)
     axes.barh(place, found.mean, color=colour, height=0.62, xerr=found.deviation, ecolor="black", capsize=3)
     axes.plot(values, [place] * len(values), "o", color="white", markeredgecolor="black", markersize=3.5)
     text = f"{found.mean:.1f}" if found.deviation is None else f"{found.mean:.1f} ± {found.deviation:.1f}"
-    axes.text(max(values) + 2.2, place, text, va="center", fontsize=8)
+    axes.text(most / 60, place, text, va="center", fontsize=8, color="white", fontweight="bold")
 
 
 def _fall(axes: Axes, rows: Sequence[tuple[str, RowResult, RowResult]], title: str) -> None:
@@ -192,7 +197,42 @@ def _svg(figure: Figure, title: str) -> bytes:
 
 
 PICTURES: dict[str, Callable[[Path], bytes]] = {
-    "fedgkt": fedgkt,
+    "fedgkt": Beside(
+        "fedgkt-headline-small",
+        {
+            "each client alone, with the edge's ResNet-8": "each client alone,\nResNet-8",
+            "centralized, the edge's ResNet-8": "all data in one place,\nResNet-8",
+            "FedAvg of the whole model": "FedAvg, ResNet-20\non every device",
+            "FedGKT": "FedGKT, ResNet-8 on the\ndevices, ResNet-19 above",
+            "centralized, the whole model": "all data in one place,\nResNet-20",
+        },
+        ours=("FedGKT",),
+        most=65,
+    ),
+    "fedgems": Beside(
+        "fedgems-server",
+        {
+            "Stand-Alone, cosine schedule": "each alone",
+            "FedGEM, epsilon = 0.1, cosine schedule": "FedGEM",
+            "FedGEMS, epsilon = 0.1, cosine schedule": "FedGEMS",
+            "Stand-Alone, 320 public images": "each alone, twice the\npublic images",
+        },
+        ours=("FedGEM, epsilon = 0.1, cosine schedule", "FedGEMS, epsilon = 0.1, cosine schedule"),
+        column="server.accuracy",
+        title="Accuracy of the server's model",
+    ),
+    "fedzkt": Beside(
+        "fedzkt-headline-small",
+        {
+            "IID: each device alone (lower bound)": "IID: each device alone",
+            "IID: FedZKT": "IID: FedZKT",
+            "Dirichlet(0.5): each device alone (lower bound)": "Dirichlet(0.5): each\ndevice alone",
+            "Dirichlet(0.5): FedZKT": "Dirichlet(0.5): FedZKT",
+            "all data in one place (upper bound)": "all data in one place",
+        },
+        ours=("IID: FedZKT", "Dirichlet(0.5): FedZKT"),
+        title="Mean accuracy of five devices",
+    ),
     "attacks": attacks,
     "accuracy-for-bytes": accuracy_for_bytes,
     "long-run": long_run,
