@@ -173,7 +173,7 @@ def follow(build: Callable[[str], World | None]) -> None:
             if "experiment" in order:
                 begin(**order)
             elif "forward" in order:
-                assistant.forward(order["forward"], order["shapes"])
+                assistant.forward(order["forward"], order["shapes"], order["of_rows"])
             else:
                 assistant.backward()
     except GONE:

@@ -1,8 +1,9 @@
 """A model's training step on several processes: each takes a part of the batch. Knows nothing of federation.
 
 Process 0 owns the model, the loss and the optimiser, as if it were alone; the others are lent its weights for a step.
-Forward, they give the outputs of their rows; backward, the gradients of all rows are summed. Batch normalisation takes
-its statistics over the whole batch, so that a step is that of one process, up to the rounding of sums.
+Forward, they give the outputs of their rows; backward, gradients of weights are summed over all rows. Batch
+normalisation takes its statistics over the whole batch, so that a step is that of one process, up to the rounding of
+sums.
 """
 
 from __future__ import annotations
@@ -38,39 +39,33 @@ class Spread:
     def __call__(self, rows: Tensor) -> Tensor:
         """The model's output."""
         few = len(rows) < FEWEST * dist.get_world_size()
-        if few or rows.requires_grad or not (self.model.training and torch.is_grad_enabled()):
+        if few or not (self.model.training and torch.is_grad_enabled()):
             return self.model(rows)  # type: ignore[no-any-return]
         return _Step.apply(self, rows, *self.parameters)  # type: ignore[no-any-return, no-untyped-call]
 
 
 class _Step(torch.autograd.Function):
-    """On process 0: outputs of all rows; gradients summed over all rows."""
+    """On process 0: outputs of all rows; gradients of all rows, and of the weights, summed over all rows."""
 
     @staticmethod
     def forward(ctx: Any, spread: Spread, rows: Tensor, *parameters: nn.Parameter) -> Tensor:
         """Lend the weights, hand out rows, compute the first part, collect the others."""
         own, *others = rows.tensor_split(dist.get_world_size())
-        spread.order({"forward": spread.name, "shapes": [list(part.shape) for part in others]})
+        shapes = [list(part.shape) for part in others]
+        spread.order({"forward": spread.name, "shapes": shapes, "of_rows": ctx.needs_input_grad[1]})
         dist.broadcast(_flat(_lent(spread.model)), 0)
-        for rank, part in enumerate(others, 1):
-            dist.send(part.contiguous(), rank)
-        with torch.enable_grad(), batch_wide(spread.model):
-            ctx.output = spread.model(own)
-        ctx.spread = spread
-        outputs = [ctx.output.detach()]
-        for rank, part in enumerate(others, 1):
-            outputs.append(outputs[0].new_empty(len(part), *outputs[0].shape[1:]))
-            dist.recv(outputs[-1], rank)
-        return torch.cat(outputs)
+        _hand_out(others)
+        ctx.part, ctx.order = _Part(spread.model, own, ctx.needs_input_grad[1]), spread.order
+        return _gathered(ctx.part.output.detach(), others)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        """Hand out the gradients of the outputs, and sum those of the weights."""
+        """Hand out the gradients of the outputs, sum those of the weights, collect those of the rows."""
         own, *others = gradient.tensor_split(dist.get_world_size())
-        ctx.spread.order({"backward": True})
-        for rank, part in enumerate(others, 1):
-            dist.send(part.contiguous(), rank)
-        return (None, None, *_summed(ctx.output, ctx.spread.parameters, own))
+        ctx.order({"backward": True})
+        _hand_out(others)
+        of_rows, of_weights = ctx.part.backward(own)
+        return None, None if of_rows is None else _gathered(of_rows, others), *of_weights
 
 
 class Assistant:
@@ -80,11 +75,11 @@ class Assistant:
         """`build` makes the model of a name."""
         self._build = build
         self._models: dict[str, nn.Module] = {}
-        self._parameters: list[nn.Parameter] = []
-        self._output = torch.empty(0)
+        self._part: _Part | None = None
 
-    def forward(self, name: Mapping[str, Any], shapes: Sequence[Sequence[int]]) -> None:
-        """Take weights and rows, give outputs; process r has the r-th shape."""
+    def forward(self, name: Mapping[str, Any], shapes: Sequence[Sequence[int]], of_rows: bool) -> None:
+        """Take weights and rows, give outputs; process r has the r-th shape. The step before is over."""
+        self._part = None
         if str(name) not in self._models:
             self._models[str(name)] = self._build(name)
         model = self._models[str(name)].train()
@@ -96,16 +91,57 @@ class Assistant:
                 tensor.copy_(given.view(tensor.shape))
         rows = flat.new_empty(*shapes[dist.get_rank() - 1])
         dist.recv(rows, 0)
-        with batch_wide(model):
-            self._output = model(rows)
-        self._parameters = _trained(model)
-        dist.send(self._output.detach().contiguous(), 0)
+        self._part = _Part(model, rows, of_rows)
+        dist.send(self._part.output.detach().contiguous(), 0)
 
     def backward(self) -> None:
-        """Take the gradient of the outputs, give that of the weights."""
-        gradient = torch.empty_like(self._output, memory_format=torch.contiguous_format)
+        """Take the gradient of the outputs, give those of the weights, and of the rows if they are wanted."""
+        assert self._part is not None  # there was a forward pass
+        gradient = torch.empty_like(self._part.output, memory_format=torch.contiguous_format)
         dist.recv(gradient, 0)
-        _summed(self._output, self._parameters, gradient)
+        of_rows, _ = self._part.backward(gradient)
+        if of_rows is not None:
+            dist.send(of_rows.contiguous(), 0)
+
+
+class _Part:
+    """The part of one process in a step: the outputs of its rows, then gradients."""
+
+    def __init__(self, model: nn.Module, rows: Tensor, of_rows: bool) -> None:
+        self._rows = rows.detach().requires_grad_(of_rows)
+        self._parameters = _trained(model)
+        with torch.enable_grad(), batch_wide(model):
+            self.output: Tensor = model(self._rows)
+
+    def backward(self, gradient: Tensor) -> tuple[Tensor | None, list[Tensor | None]]:
+        """Of these rows, if it is wanted, which may be more than once; and of the weights over the rows of all.
+
+        None stands for weights on which the output does not depend.
+        """
+        of_rows = self._rows.requires_grad
+        wanted = [self._rows, *self._parameters] if of_rows else self._parameters
+        found = torch.autograd.grad(self.output, wanted, gradient, retain_graph=of_rows, allow_unused=True)
+        own, found = (found[0], found[1:]) if of_rows else (None, found)
+        used = [one for one in found if one is not None]
+        flat = _flat(used)
+        dist.all_reduce(flat)
+        sums = iter(flat.split_with_sizes([one.numel() for one in used]))
+        return own, [None if one is None else next(sums).view(one.shape) for one in found]
+
+
+def _hand_out(parts: Sequence[Tensor]) -> None:
+    """From process 0 to the others."""
+    for rank, part in enumerate(parts, 1):
+        dist.send(part.contiguous(), rank)
+
+
+def _gathered(own: Tensor, others: Sequence[Tensor]) -> Tensor:
+    """To process 0 from the others, which have as many rows as these parts of theirs."""
+    parts = [own]
+    for rank, part in enumerate(others, 1):
+        parts.append(own.new_empty(len(part), *own.shape[1:]))
+        dist.recv(parts[-1], rank)
+    return torch.cat(parts)
 
 
 def _trained(model: nn.Module) -> list[nn.Parameter]:
@@ -119,16 +155,6 @@ def _lent(model: nn.Module) -> list[Tensor]:
 
 def _flat(tensors: Sequence[Tensor]) -> Tensor:
     return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
-
-
-def _summed(output: Tensor, parameters: Sequence[nn.Parameter], gradient: Tensor) -> list[Tensor | None]:
-    """The gradients of weights over the rows of all processes; None where the output does not depend on them."""
-    found = torch.autograd.grad(output, parameters, gradient, allow_unused=True)
-    used = [one for one in found if one is not None]
-    flat = _flat(used)
-    dist.all_reduce(flat)
-    sums = iter(flat.split_with_sizes([one.numel() for one in used]))
-    return [None if one is None else next(sums).view(one.shape) for one in found]
 
 
 # ---- batch normalisation -----------------------------------------------------------------------------------------

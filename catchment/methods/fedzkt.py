@@ -215,20 +215,19 @@ class FedZKT(Method[State]):
 
     def to_global(self, server: Server, state: State, f_ens: Ensemble) -> None:
         """n_D times: the generator raises the disagreement of F and f_ens (equation 2), F lowers it."""
-        loss = LOSSES[self.loss]
-        state.model.train()
+        loss, f = LOSSES[self.loss], server.spread(state.model.train())
         state.generator.train()
         for n, (z, again) in enumerate(self.noises(server, "to_global", pairs=True)):
             self.drop_rates(server, state, n)
             x = state.generator(z)
-            u, v = state.model(x), f_ens(x)
+            u, v = f(x), f_ens(x)
             if n == self.iterations - 1:
                 state.gradients = gradient_norms(u, v, x)
             _step(state.generator_optimizer, -loss(u, v))
             with torch.no_grad():
                 x = state.generator(again)
                 v = f_ens(x)
-            value = loss(state.model(x), v)
+            value = loss(f(x), v)
             _step(state.optimizer, value)
         self.check_finite(server, "disagreement", value.item())
 

@@ -13,7 +13,8 @@ from catchment import launch
 from catchment.learning import spread
 from catchment.runs.checkpoint import Checkpoints
 
-SERVERS = ("fedgkt", "fedgkt, asynchronous", "fedgem", "fedgems", "dsfl", "feddf, two architectures", "centralized")
+SERVERS = ("fedgkt", "fedgkt, asynchronous", "fedgem", "fedgems", "dsfl", "feddf, two architectures", "fedzkt")
+SERVERS += ("centralized",)
 
 
 @pytest.fixture(scope="module")

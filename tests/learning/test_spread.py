@@ -37,7 +37,7 @@ def assist(port: int, orders: Connection) -> None:
     assistant = Assistant(network)
     while order := orders.recv():
         if "forward" in order:
-            assistant.forward(order["forward"], order["shapes"])
+            assistant.forward(order["forward"], order["shapes"], order["of_rows"])
         else:
             assistant.backward()
     dist.destroy_process_group()
@@ -88,6 +88,27 @@ def test_a_shared_step_is_that_of_one_process(orders):
     with torch.no_grad():
         shared.train()(images)
     assert len(sent) == before
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="gloo")
+def test_rows_have_gradients_too(orders):
+    """As an adversary needs them, who makes the rows; also of several losses, one after the other."""
+    alone = network("")
+    shared = copy.deepcopy(alone)
+    spread = Spread(shared, {}, orders.send)
+    draw = torch.Generator().manual_seed(1)
+    made, weights = (torch.rand(5, *shape, generator=draw, dtype=torch.float64) for shape in ((2, 4, 4), (5,)))
+    found = []
+    for model, forward in ((alone, alone), (shared, spread)):
+        scale = torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
+        rows = made**scale
+        outputs = weights * forward(rows)
+        found.append([*torch.autograd.grad(outputs.sum(), [rows, model[1].weight], retain_graph=True)])
+        outputs.sin().sum().backward(inputs=[scale])
+        found[-1].append(scale.grad)
+    for here, there in zip(*found):
+        torch.testing.assert_close(there, here, rtol=1e-10, atol=1e-12)
+        assert here.abs().max() > 1e-3
 
 
 def test_a_forward_pass_may_go_without_its_backward_pass(orders):
