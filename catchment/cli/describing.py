@@ -8,13 +8,13 @@ import inspect
 import io
 import textwrap
 import tokenize
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from catchment import models
 from catchment.codecs.rules import STAGES
-from catchment.data.sources import STATISTICS
-from catchment.engines.profiles import PROFILES, DeviceProfile
+from catchment.data.sources import STATISTICS, WITH_BOXES
+from catchment.engines.profiles import PROFILES
 from catchment.errors import UserError
 from catchment.methods import METHODS
 from catchment.names import did_you_mean, resolve
@@ -39,69 +39,75 @@ class Described(NamedTuple):
     thing: Any  # the class behind it, if there is one
 
 
-def _classes(found: dict[str, Any]) -> list[Described]:
-    return [Described(name, first_sentence(resolve("", name, found)), resolve("", name, found)) for name in found]
+class Kind(NamedTuple):
+    """The names for one key of an experiment file, and what describes one; a model is built for that."""
+
+    key: str
+    names: tuple[str, ...]
+    describe: Callable[[str], Described]
+
+    def described(self) -> list[Described]:
+        """All of them."""
+        return [self.describe(name) for name in self.names]
 
 
-def _devices() -> list[Described]:
-    return [Described(name, _profile(profile), profile) for name, profile in PROFILES.items()]
+def _classes(key: str, found: Mapping[str, Any]) -> Kind:
+    def describe(name: str) -> Described:
+        thing = resolve("", name, found)
+        return Described(name, first_sentence(thing), thing)
+
+    return Kind(key, tuple(found), describe)
 
 
-def _profile(profile: DeviceProfile) -> str:
+def _device(name: str) -> Described:
+    profile = PROFILES[name]
     limits = [
         (profile.compute, f"{profile.compute:.0e} MACs per second"),
         (profile.up, f"{profile.up:g} Mbit/s up"),
         (profile.down, f"{profile.down:g} down"),
         (profile.memory or float("inf"), f"{profile.memory} MiB"),
     ]
-    return ", ".join(text for value, text in limits if value != float("inf")) or "no limits: no time passes"
+    line = ", ".join(text for value, text in limits if value != float("inf")) or "no limits: no time passes"
+    return Described(name, line, profile)
 
 
-def _models() -> list[Described]:
-    return [Described(name, _model(name), None) for name in models.MODELS]
-
-
-def _model(name: str) -> str:
-    if name.startswith("kgf("):
-        return "any model, its convolutions made from few base kernels"
-    if "(" in name:
-        return "a family: numbers stand in place of the letters"
+def _model(name: str) -> Described:
+    if name in models.FORMS:
+        return Described(name, models.FORMS[name], None)
     half = models.is_half(name)
     model = models.build(name, FEATURES if half else IMAGE, 10, seed=0)
     kind = "server half, takes features" if half else "extractor and classifier" if models.is_split(model) else "whole"
-    return f"{kind}; {models.parameters(model):,} parameters for 3x32x32 images and 10 classes"
+    size = f"{models.parameters(model):,} parameters for 3x32x32 images and 10 classes"
+    return Described(name, f"{kind}; {size}", None)
 
 
-def _data() -> list[Described]:
-    found = []
-    for name, (mean, _) in STATISTICS.items():
-        where = "embedded" if name == "digits" else f"folder {name} in CATCHMENT_DATA or data.root, or from the hub"
-        found.append(Described(name, f"{'colour' if len(mean) == 3 else 'grey'} images; {where}", None))
-    return found
+def _data(name: str) -> Described:
+    where = "embedded" if name == "digits" else f"folder {name} in CATCHMENT_DATA or data.root, or from the hub"
+    channels = len(STATISTICS[name][0])
+    kind = "images with boxes" if name in WITH_BOXES else "colour images" if channels == 3 else "grey images"
+    return Described(name, f"{kind}; {where}", None)
 
 
 IMAGE, FEATURES = (3, 32, 32), (16, 32, 32)  # shapes that models are described with
-KINDS: dict[str, tuple[str, Callable[[], list[Described]]]] = {
-    "methods": ("method.name", lambda: _classes(METHODS)),
-    "models": ("models.client, models.server", _models),
-    "data": ("data.name", _data),
-    "codecs": ("wire.codecs, as PATTERN=CHAIN", lambda: _classes(dict(STAGES))),
-    "attacks": ("attack.name", lambda: _classes(dict(ATTACKS))),
-    "aggregators": ("aggregation.name", lambda: _classes(dict(AGGREGATORS))),
-    "devices": ("devices.profile", _devices),
+KINDS = {
+    "methods": _classes("method.name", METHODS),
+    "models": Kind("models.client, models.server", models.MODELS, _model),
+    "data": Kind("data.name", tuple(STATISTICS), _data),
+    "codecs": _classes("wire.codecs, as PATTERN=CHAIN", STAGES),
+    "attacks": _classes("attack.name", ATTACKS),
+    "aggregators": _classes("aggregation.name", AGGREGATORS),
+    "devices": Kind("devices.profile", tuple(PROFILES), _device),
 }
-"""What can be listed: the key of an experiment file, and its names."""
+"""What can be listed."""
 
 
 def find(name: str) -> tuple[str, Described]:
     """What a name stands for, and of which kind it is."""
-    known: dict[str, tuple[str, Described]] = {}
-    for kind, (_, names) in KINDS.items():
-        for one in names():
-            known.setdefault(one.name, (kind, one))
-    if name not in known:
-        raise UserError(f'there is nothing called "{name}"; {did_you_mean(name, known)}')
-    return known[name]
+    for title, kind in KINDS.items():
+        if name in kind.names:
+            return title, kind.describe(name)
+    known = [name for kind in KINDS.values() for name in kind.names]
+    raise UserError(f'there is nothing called "{name}"; {did_you_mean(name, known)}')
 
 
 def first_sentence(thing: Any) -> str:

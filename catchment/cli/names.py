@@ -30,7 +30,7 @@ def _complete_kind(incomplete: str) -> list[str]:
 
 
 def _complete_name(incomplete: str) -> list[str]:
-    return [one.name for _, names in KINDS.values() for one in names() if one.name.startswith(incomplete)]
+    return [name for kind in KINDS.values() for name in kind.names if name.startswith(incomplete)]
 
 
 def list_names(
@@ -45,9 +45,8 @@ def list_names(
     if what is None:
         _list_all()
     elif what in KINDS:
-        key, names = KINDS[what]
-        table = Table(title=f"{what}: names for {key}", show_header=False, box=None)
-        for one in names():
+        table = Table(title=f"{what}: names for {KINDS[what].key}", show_header=False, box=None)
+        for one in KINDS[what].described():
             table.add_row(escape(one.name), escape(one.line))
         console.print(table)
     elif Path(what).is_dir():
@@ -80,8 +79,8 @@ def show(
 
 def _list_all() -> None:
     table = Table("key", "names", title="Every name may also be your own: package.module:attribute")
-    for key, names in KINDS.values():
-        table.add_row(key, escape(", ".join(one.name for one in names())))
+    for kind in KINDS.values():
+        table.add_row(kind.key, escape(", ".join(kind.names)))
     table.add_row("data.partition", ", ".join(data.PARTITIONS))
     for task in TASKS.values():
         table.add_row(f"data.augment, {task.name}", ", ".join(task.augmentations))

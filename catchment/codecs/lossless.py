@@ -144,7 +144,7 @@ class Zstd(Stage):
     name: ClassVar[str] = "zstd"
     place: ClassVar[Place] = "compression"
     usage: ClassVar[str] = f"needs a level from 1 to {HIGHEST_LEVEL}, as in zstd(9)"
-    level: int = 3
+    level: int = 3  # from 1, fastest, to the highest, smallest
 
     def __post_init__(self) -> None:
         if not 1 <= self.level <= HIGHEST_LEVEL:

@@ -28,7 +28,7 @@ class TopK(Stage):
         "needs the share to keep, above 0 and at most 1, as in topk(0.01), and may have a number of messages to warm "
         "up, as in topk(0.01,4)"
     )
-    share: float
+    share: float  # of the numbers of a tensor that are sent, above 0 and at most 1
     warmup: int = 0  # messages of a sender before its share is that small
 
     def __post_init__(self) -> None:

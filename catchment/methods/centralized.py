@@ -63,9 +63,9 @@ class Centralized(Method[State]):
 
     models: ClassVar[tuple[str, ...]] = ("models",)
     any_task: ClassVar[bool] = True
-    model: Literal["client", "server"] = "client"
-    client_epochs: int = 1
-    server_epochs: int = 1
+    model: Literal["client", "server"] = "client"  # whose model is trained; the server's also on public data
+    client_epochs: int = 1  # per round, with model = "client"
+    server_epochs: int = 1  # per round, with model = "server"
 
     def __post_init__(self) -> None:
         at_least("client_epochs", self.client_epochs, 1)

@@ -51,7 +51,7 @@ class Cronus(OwnModels[State]):
     """Robust exchange of soft labels."""
 
     client_epochs: int = 1  # on private data
-    public_epochs: int = 1
+    public_epochs: int = 1  # on public data and the aggregated soft labels
     start_epochs: int = 1  # on private data, before a client's first round
     bound: float = 4.0  # the filter stops at this variance, over the squared usual deviation in the same direction
     most: float = 0.4  # share of the clients that it may leave out

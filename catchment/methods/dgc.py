@@ -85,9 +85,9 @@ class DGC(OneModel):
     """Deep gradient compression of what clients changed."""
 
     aggregates: ClassVar[bool] = True
-    client_epochs: int = 1
+    client_epochs: int = 1  # of local training, per round
     share: float = 1 / 32  # of the numbers of a tensor that are sent
-    momentum: float = 0.9
+    momentum: float = 0.9  # m of momentum correction; 0: none
     warmup: int = 4  # turns of a client in which it sends more: share^(turn / (warmup + 1))
     clip: float | None = None  # largest norm of a change, before it is divided by sqrt(clients of the round)
 

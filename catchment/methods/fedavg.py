@@ -28,7 +28,7 @@ class FedAvg(OneModel):
     """Federated averaging."""
 
     aggregates: ClassVar[bool] = True
-    client_epochs: int = 1
+    client_epochs: int = 1  # of local training, per round
 
     def __post_init__(self) -> None:
         at_least("client_epochs", self.client_epochs, 1)

@@ -50,12 +50,12 @@ class FedCAMS(Method[State]):
     models: ClassVar[tuple[str, ...]] = ("weights",)
     any_task: ClassVar[bool] = True
     aggregates: ClassVar[bool] = True
-    client_epochs: int = 1
-    compressor: Literal["sign", "topk"] = "sign"
+    client_epochs: int = 1  # of local training, per round
+    compressor: Literal["sign", "topk"] = "sign"  # one bit per number and a scale, or the largest numbers
     share: float = 1 / 64  # topk: of the numbers of a tensor that are sent
     server_rate: float = 1.0  # eta; [optimizer.server.schedule] applies to it
-    beta1: float = 0.9
-    beta2: float = 0.99
+    beta1: float = 0.9  # decay of m, the mean of the changes
+    beta2: float = 0.99  # decay of v, the mean of their squares
     epsilon: float = 1e-3  # the least that v_hat may be
 
     def __post_init__(self) -> None:

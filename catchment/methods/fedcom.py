@@ -42,9 +42,9 @@ class FedCOM(OneModel):
 
     aggregates: ClassVar[bool] = True
     persistent: ClassVar[tuple[str, ...]] = ("correction", "received", "round")
-    client_epochs: int = 1
+    client_epochs: int = 1  # of local training, per round
     server_rate: float = 1.0  # gamma; [optimizer.server.schedule] applies to it
-    tracking: bool = False
+    tracking: bool = False  # FedCOMGATE: gradients are corrected by how the own change differs from the mean
 
     def __post_init__(self) -> None:
         at_least("client_epochs", self.client_epochs, 1)

@@ -53,9 +53,9 @@ class FedDF(Method[State]):
 
     models: ClassVar[tuple[str, ...]] = ("weights",)
     aggregates: ClassVar[bool] = True
-    client_epochs: int = 1
+    client_epochs: int = 1  # of local training, per round
     server_steps: int = 10_000  # most batches of distillation; the learning rate falls along a cosine
-    validate_every: int = 100  # steps
+    validate_every: int = 100  # steps between two measurements on public test samples
     stop_after: int | None = 1000  # steps without a better accuracy on public test samples; without these, never
 
     def __post_init__(self) -> None:

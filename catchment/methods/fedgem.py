@@ -95,10 +95,10 @@ class LargerServer(Method[State]):
     derives_weights: ClassVar[bool] = True
     client_epochs: int = 1  # on private data
     public_epochs: int = 1  # of a client, on X0
-    server_epochs: int = 1
+    server_epochs: int = 1  # of the server, on X0
     start_epochs: int = 0  # of everybody, on the labels of X0, before the first transfer
     epsilon: float = 0.75  # share of cross-entropy where there is a teacher
-    temperature: float = 1.0
+    temperature: float = 1.0  # of the softmax in distillation
 
     def __post_init__(self) -> None:
         for name in ("client_epochs", "public_epochs", "server_epochs"):

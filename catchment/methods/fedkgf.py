@@ -65,7 +65,7 @@ class Modules(Payload):
 class FedKGF(OneModel):
     """Base kernels, and permutation module upload."""
 
-    client_epochs: int = 1
+    client_epochs: int = 1  # of local training, per round
     kernels: int = 16  # m; 0: the model as it is, for module upload alone
     sign: bool = True  # of equation 2
     bias: bool = True  # alpha of equation 2

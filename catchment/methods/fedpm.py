@@ -78,7 +78,7 @@ class FedPM(Method[State]):
     models: ClassVar[tuple[str, ...]] = ("theta", "buffers")
     any_task: ClassVar[bool] = True
     derives_weights: ClassVar[bool] = True
-    client_epochs: int = 1
+    client_epochs: int = 1  # of local training, per round
     clamp: float = 0.01  # probabilities stay as far from 0 and 1
     reset_every: int = 1  # rounds of which the server counts masks together
 

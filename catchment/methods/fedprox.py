@@ -29,8 +29,8 @@ class FedProx(OneModel):
     """Federated averaging with a proximal term."""
 
     aggregates: ClassVar[bool] = True
-    client_epochs: int = 1
-    mu: float = 0.01
+    client_epochs: int = 1  # of local training, per round
+    mu: float = 0.01  # of the proximal term, mu / 2 times the squared distance to the global weights
 
     def __post_init__(self) -> None:
         at_least("client_epochs", self.client_epochs, 1)

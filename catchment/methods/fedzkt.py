@@ -114,13 +114,13 @@ class FedZKT(Method[State]):
 
     models: ClassVar[tuple[str, ...]] = ("model", "weights")
     derives_weights: ClassVar[bool] = True
-    client_epochs: int = 5  # T_l
-    iterations: int = 200  # n_D
-    loss: Literal["sl", "kl", "l1"] = "sl"
+    client_epochs: int = 5  # T_l, of local training, per round
+    iterations: int = 200  # n_D, per round: of distillation into the global model, and as many back to the devices
+    loss: Literal["sl", "kl", "l1"] = "sl"  # softmax l1, KL divergence or l1 of logits: equations 5, 3 and 4
     anchor: float = 1.0  # times that of equation 9; 0: none, as in Algorithm 2
     milestones: Literal["run", "round", "none"] = "run"  # at 1/2 and 3/4 of these iterations eta_S and eta_G drop
     factor: float = 0.3  # by which they drop
-    generator: str = "generator"
+    generator: str = "generator"  # a built-in one, or your own "module:function"
     generator_lr: float = 1e-3  # of its Adam
     noise: int = 100  # dimensions of z
     width: int = 64  # channels of the generator

@@ -46,7 +46,7 @@ class SmartIdx(OneModel):
     """The largest changes, in packages of kernels, patterns and single numbers."""
 
     aggregates: ClassVar[bool] = True
-    client_epochs: int = 1
+    client_epochs: int = 1  # of local training, per round
     share: float = 1 / 32  # of the numbers of a tensor that are chosen
 
     def __post_init__(self) -> None:

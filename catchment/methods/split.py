@@ -153,7 +153,7 @@ class TwoHalves(Method[State]):
 class Split(TwoHalves):
     """Split learning."""
 
-    client_epochs: int = 1  # of a turn
+    client_epochs: int = 1  # of a client's turn
 
     def __post_init__(self) -> None:
         at_least("client_epochs", self.client_epochs, 1)
@@ -197,8 +197,8 @@ class SplitFed(TwoHalves):
     """Split learning in parallel, with averaged extractors."""
 
     aggregates: ClassVar[bool] = True
-    client_epochs: int = 1
-    variant: Literal["v1", "v2"] = "v2"
+    client_epochs: int = 1  # of a client, per round
+    variant: Literal["v1", "v2"] = "v2"  # a copy of the server half per client, averaged; or one for all
 
     def __post_init__(self) -> None:
         at_least("client_epochs", self.client_epochs, 1)

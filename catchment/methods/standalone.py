@@ -57,8 +57,8 @@ class Standalone(Method[State]):
     any_task: ClassVar[bool] = True
     persistent: ClassVar[tuple[str, ...]] = ("model", "optimizer")
     derives_weights: ClassVar[bool] = True
-    client_epochs: int = 1
-    server_epochs: int = 1
+    client_epochs: int = 1  # per round, of a client
+    server_epochs: int = 1  # per round, of the server, where it has public data and a whole model
 
     def __post_init__(self) -> None:
         at_least("client_epochs", self.client_epochs, 1)

@@ -1,6 +1,6 @@
 """Models by name, most of them in two parts: an extractor makes features, a classifier makes logits."""
 
-from catchment.models.catalog import MODELS, build, generating, is_half
+from catchment.models.catalog import FORMS, MODELS, build, generating, is_half
 from catchment.models.generator import GENERATORS, build_generator
 from catchment.models.kgf import with_base_kernels
 from catchment.models.modules import modules_of
@@ -8,6 +8,7 @@ from catchment.models.pretrained import fitting, read_weights
 from catchment.models.split import SplitModel, check_pair, feature_shape, is_split, parameters
 
 __all__ = [
+    "FORMS",
     "GENERATORS",
     "MODELS",
     "SplitModel",

@@ -34,6 +34,7 @@ class Family:
     """Models that differ in the numbers in parentheses after their name."""
 
     form: str
+    numbers: str  # what they are
     member: Callable[..., Builtin]
     widths: tuple[float, ...] = ()  # the numbers there are; any positive whole ones if none are given
     most: int = 0  # of the last number, which may then be left out; 0: all are needed
@@ -103,18 +104,24 @@ _SINGLE = {
     **{f"yolox_{size}": Builtin(partial(yolox.yolox, size), smallest=32) for size in yolox.SIZES},
 }
 
+_EDGE = "features of c channels, a stride of s in the stem, d residual blocks in the extractor (none if left out)"
+
 _FAMILIES = {
-    "mlp": Family("mlp(h)", _mlp),
-    "cnn": Family("cnn(c)", _cnn),
-    "lenet": Family("lenet(a,b,n)", _lenet),
-    "shufflenetv2": Family("shufflenetv2(w)", _shufflenetv2, tuple(mobile.SHUFFLE_CHANNELS)),
-    "mobilenetv2": Family("mobilenetv2(w)", _mobilenetv2, mobile.MOBILE_WIDTHS),
-    "resnet4": Family("resnet4(c,s,d)", _cut_edge(resnet.basic_edge, 1), most=1),
-    "resnet6": Family("resnet6(c,s,d)", _cut_edge(resnet.basic_edge, 2), most=2),
-    "resnet8": Family("resnet8(c,s,d)", _cut_edge(resnet.bottleneck_edge), most=2),
-    "resnet": Family("resnet(a,b,c)", _whole),
-    "half": Family("half(a,b,c)", _half),
-    "basic": Family("basic(w,b)", _basic),
+    "mlp": Family("mlp(h)", "h hidden units", _mlp),
+    "cnn": Family("cnn(c)", "two convolutions, of c and 2 c channels", _cnn),
+    "lenet": Family("lenet(a,b,n)", "two convolutions, of a and b channels, and n linear layers", _lenet),
+    "shufflenetv2": Family(
+        "shufflenetv2(w)", "w times the width of ShuffleNetV2 1x", _shufflenetv2, tuple(mobile.SHUFFLE_CHANNELS)
+    ),
+    "mobilenetv2": Family("mobilenetv2(w)", "w times the width of MobileNetV2", _mobilenetv2, mobile.MOBILE_WIDTHS),
+    "resnet4": Family("resnet4(c,s,d)", _EDGE, _cut_edge(resnet.basic_edge, 1), most=1),
+    "resnet6": Family("resnet6(c,s,d)", _EDGE, _cut_edge(resnet.basic_edge, 2), most=2),
+    "resnet8": Family("resnet8(c,s,d)", _EDGE, _cut_edge(resnet.bottleneck_edge), most=2),
+    "resnet": Family("resnet(a,b,c)", "a whole ResNet with a, b and c bottleneck blocks in its three stages", _whole),
+    "half": Family("half(a,b,c)", "the server half of resnet(a,b,c), takes features", _half),
+    "basic": Family(
+        "basic(w,b)", "four stages of b basic blocks, the first of w channels; resnet18 is basic(64,2)", _basic
+    ),
 }
 
 _KNOWN: dict[str, Builtin | Family] = {**_SINGLE, **{family.form: family for family in _FAMILIES.values()}}
@@ -122,6 +129,12 @@ _KNOWN: dict[str, Builtin | Family] = {**_SINGLE, **{family.form: family for fam
 KGF = "kgf(model)"  # not a family: any model can stand in it
 
 MODELS = (*_KNOWN, KGF)
+
+FORMS = {
+    **{family.form: family.numbers for family in _FAMILIES.values()},
+    KGF: "any model, with few base kernels in its convolutions: kgf(resnet18), or kgf(resnet18,8,no-sign,no-bias)",
+}
+"""What stands in the parentheses of a name."""
 
 
 def build(name: str, shape: tuple[int, ...], classes: int, seed: int, initial: str = "own") -> nn.Module:

@@ -48,7 +48,7 @@ class OFOM(Attack):
 
     needs_honest: ClassVar[bool] = True
     clients: int | tuple[int, ...] = 2
-    fields: tuple[str, ...] = ("*",)
+    fields: tuple[str, ...] = ("*",)  # patterns of names of tensors, as in [wire] codecs; buffers must be named
     strength: float = 10.0  # of theta', in standard deviations
 
     def __post_init__(self) -> None:
@@ -79,7 +79,7 @@ class LIE(Attack):
     """
 
     needs_honest: ClassVar[bool] = True
-    fields: tuple[str, ...] = ("*",)
+    fields: tuple[str, ...] = ("*",)  # patterns of names of tensors, as in [wire] codecs; buffers must be named
     z: float | None = None  # None: that of the formula, which is 0 or nearly so for one attacker
 
     def lie(self, seen: Seen, name: str) -> Tensor:
@@ -114,7 +114,7 @@ def lie_z(honest: int, attackers: int) -> float:
 class SignFlip(Attack):
     """The opposite of the attacker's own reply. Needs no honest replies."""
 
-    fields: tuple[str, ...] = ("*",)
+    fields: tuple[str, ...] = ("*",)  # patterns of names of tensors, as in [wire] codecs; buffers must be named
     strength: float = 1.0  # how far to the other side
     around: Literal["request", "zero"] = "request"  # request: flip the change to what the server sent, if it sent it
 

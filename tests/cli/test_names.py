@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
 import subprocess
 import sys
 
 import pytest
 from typer.testing import CliRunner
 
+from catchment import models
 from catchment.cli.app import EXAMPLES, app
 from catchment.cli.describing import KINDS, find, options
 from catchment.methods import METHODS
@@ -24,11 +27,11 @@ def call(monkeypatch):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_name_has_a_line(kind, call):
-    names = KINDS[kind][1]()
-    assert all(one.line for one in names)
     done = call("list", kind)
     assert done.exit_code == 0
-    assert all(one.name in done.output for one in names)
+    lines = [line.split() for line in done.output.splitlines()]
+    lengths = {words[0]: len(words) for words in lines if words}
+    assert all(lengths[name] > 1 for name in KINDS[kind].names)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -38,6 +41,20 @@ def test_every_option_of_a_method_is_shown_with_its_default(name, call):
     assert done.exit_code == 0, done.output
     for option in options(kind):
         assert f" {option.name} " in done.output
+
+
+def test_every_option_has_a_meaning():
+    for kind in ("methods", "codecs", "attacks", "aggregators", "devices"):
+        for one in KINDS[kind].described():
+            thing = one.thing if isinstance(one.thing, type) else type(one.thing)
+            if dataclasses.is_dataclass(thing):
+                assert not [option.name for option in options(thing) if not option.meaning], one.name
+
+
+def test_letters_in_the_name_of_a_model_have_a_meaning():
+    for name in models.FORMS.keys() - {"kgf(model)"}:
+        letters = name.partition("(")[2].rstrip(")").split(",")
+        assert all(re.search(rf"\b{letter}\b", models.FORMS[name]) for letter in letters), name
 
 
 def test_the_meaning_of_an_option_is_the_comment_beside_it():
@@ -72,16 +89,15 @@ def test_a_shell_can_complete_names(call):
     assert done.output.split() == ["fedgkt"]
 
 
-@pytest.mark.parametrize("kind", ["method", "experiment", "study"])
-def test_a_skeleton_passes_its_own_test(kind, call, tmp_path):
-    done = call("new", kind, "my_idea", "--out", str(tmp_path))
-    assert done.exit_code == 0, done.output
-    tests = tmp_path / "test_my_idea.py"
+def test_skeletons_pass_their_own_tests(call, tmp_path):
+    for kind in ("method", "experiment", "study"):
+        done = call("new", kind, f"my_{kind}", "--out", str(tmp_path))
+        assert done.exit_code == 0, done.output
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tests)],
-        capture_output=True, text=True, cwd=tmp_path,
-    )  # fmt: skip
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"], capture_output=True, text=True, cwd=tmp_path
+    )
     assert done.returncode == 0, done.stdout
+    assert "3 passed" in done.stdout
 
 
 def test_a_skeleton_replaces_nothing(call, tmp_path):
