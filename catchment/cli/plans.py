@@ -57,7 +57,7 @@ def _show_plan(made: Plan) -> None:
     table.add_section()
     table.add_row(
         "server", escape(server.model or MISSING), "", f"{server.parameters:,}" if server.parameters else MISSING, "",
-        human_count(server.macs),
+        human_count(server.macs), human_bytes(server.memory),
     )  # fmt: skip
     console.print(table)
     say(

@@ -1,4 +1,4 @@
-"""Peak memory of a client's work, measured tensor by tensor.
+"""Peak memory of some work, measured tensor by tensor.
 
 PyTorch keeps no such count on CPUs, and the memory of the process says little about one client in it. So every
 storage that an operation allocates is counted until it is freed: weights, gradients, optimiser state, batches and the
@@ -8,39 +8,82 @@ activations saved for the backward pass. Scratch space inside an operation is no
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar, Token
+from typing import Any, Self
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 
 class PeakMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the bytes of tensors allocated while it is active; `peak` is the most at any time."""
+    """Counts bytes of tensors that are allocated while it is active: `now` those not freed yet, `peak` the most.
+
+    Inside another one it takes the place of that, which counts nothing meanwhile.
+    """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.peak = 0
+        self._tokens: list[Token[PeakMemory | None]] = []
         self._live: dict[weakref.ref[torch.UntypedStorage], int] = {}
-        self._now = 0
+        self.now = 0
+
+    def __enter__(self) -> Self:
+        self._tokens.append(_counting.set(self))
+        return super().__enter__()  # type: ignore[no-untyped-call, no-any-return]
+
+    def __exit__(self, *exception: object) -> None:
+        super().__exit__(*exception)  # type: ignore[no-untyped-call]
+        _counting.reset(self._tokens.pop())
+
+    def hold(self, tensor: Tensor, nbytes: int | None = None) -> None:
+        """Count a tensor that came from elsewhere until it is freed, as if it had so many bytes if they are given."""
+        self._see(tensor.untyped_storage(), tensor.nbytes if nbytes is None else nbytes)
+
+    def pass_through(self, nbytes: int) -> None:
+        """Count bytes that are needed for a moment."""
+        self.peak = max(self.peak, self.now + nbytes)
 
     def __torch_dispatch__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if _counting.get() is not self:
+            return func(*args, **(kwargs or {}))
         given = {leaf.untyped_storage() for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
         result = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
             if isinstance(leaf, Tensor) and leaf.untyped_storage() not in given:  # a view makes no storage
-                self._see(leaf.untyped_storage())
+                self._see(leaf.untyped_storage(), leaf.untyped_storage().nbytes())
         return result
 
-    def _see(self, storage: torch.UntypedStorage) -> None:
+    def _see(self, storage: torch.UntypedStorage, nbytes: int) -> None:
         reference = weakref.ref(storage, self._forget)
         if reference in self._live:
             return
-        self._live[reference] = storage.nbytes()
-        self._now += storage.nbytes()
-        self.peak = max(self.peak, self._now)
+        self._live[reference] = nbytes
+        self.now += nbytes
+        self.peak = max(self.peak, self.now)
 
     def _forget(self, reference: weakref.ref[torch.UntypedStorage]) -> None:
-        self._now -= self._live.pop(reference, 0)
+        self.now -= self._live.pop(reference, 0)
+
+
+_counting: ContextVar[PeakMemory | None] = ContextVar("counting", default=None)
+
+
+def counting() -> PeakMemory | None:
+    """What counts allocations now."""
+    return _counting.get()
+
+
+@contextmanager
+def uncounted() -> Iterator[None]:
+    """Nothing that is allocated meanwhile is counted."""
+    token = _counting.set(None)
+    try:
+        with _disable_current_modes():
+            yield
+    finally:
+        _counting.reset(token)

@@ -17,6 +17,7 @@ from typing import Any
 from catchment.config.experiment import Experiment
 from catchment.core.declarations import leaving
 from catchment.core.world import World
+from catchment.costs.memory import PeakMemory
 from catchment.data import Division
 from catchment.data.parts import Parts
 from catchment.engines.profiles import DeviceProfile
@@ -67,6 +68,7 @@ class ServerPart:
     model: str | None
     parameters: int
     macs: int
+    memory: int  # peak, in bytes
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,8 @@ def plan(experiment: Experiment, *, seconds: float = SECONDS, measure: bool = Tr
     late = experiment.participation.deadline is not None
     quiet = _walked(lambda: walk(experiment, world, seconds=seconds))
     walked = len(quiet.rounds)
-    loud = _walked(lambda: walk(experiment, world, "loud", rounds=walked))
+    memory = PeakMemory()
+    loud = _walked(lambda: walk(experiment, world, "loud", rounds=walked, memory=memory))
     amounts = _amounts(quiet, loud, experiment.rounds, lambda: _shares(experiment, world) if measure else {})
     macs = quiet.server_macs // walked
     return Plan(
@@ -118,7 +121,7 @@ def plan(experiment: Experiment, *, seconds: float = SECONDS, measure: bool = Tr
         rounds=experiment.rounds,
         walked=walked,
         devices=tuple(_kinds(experiment, world, _patient(experiment, world) if late else loud)),
-        server=ServerPart(world.server_model, _server_parameters(world), macs),
+        server=ServerPart(world.server_model, _server_parameters(world), macs, memory.peak),
         up=amounts["up"],
         down=amounts["down"],
         evaluation=_total(quiet, "evaluation", experiment.rounds),

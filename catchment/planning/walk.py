@@ -13,7 +13,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -25,6 +25,7 @@ from catchment.codecs.stage import Form, Stage
 from catchment.config.experiment import Experiment
 from catchment.core.transport import Snapshot, Transport
 from catchment.core.world import World
+from catchment.costs.memory import PeakMemory, counting, uncounted
 from catchment.data import Division, Samples
 from catchment.exchange.request import Request, Response
 from catchment.planning.hollow import Values, hollow
@@ -82,8 +83,12 @@ def walk(
     *,
     seconds: float = math.inf,
     rounds: float = math.inf,
+    memory: PeakMemory | None = None,
 ) -> Walk:
-    """Walk through an experiment, at least one round, for as many seconds and rounds as are given."""
+    """Walk through an experiment, at least one round, for as many seconds and rounds as are given.
+
+    `memory` counts that of the server.
+    """
     experiment = _alone(experiment)
     wire, label = world.wire, 0
     if values == "loud":
@@ -97,7 +102,7 @@ def walk(
     world = dataclasses.replace(world, wire=wire, data=_relabelled(world.data, label))
     world.check_models()  # finds the facts about models, by their work
     found, until = Walk(), time.monotonic() + seconds
-    with hollow(values) as modules:
+    with hollow(values) as modules, memory or nullcontext():
         transport = _Onlooker(experiment, world, found, margin)
 
         def observe(record: dict[str, Any]) -> None:
@@ -120,7 +125,7 @@ def real(experiment: Experiment, world: World) -> Walk:
     run_rounds(
         experiment,
         world,
-        experiment.build_transport(world),
+        _Onlooker(experiment, world, found, {}),
         None,
         lambda record: found.rounds.append(RoundBytes(**record["bytes"])),
     )
@@ -171,7 +176,7 @@ def _relabelled(division: Division, label: int) -> Division:
 
 
 class _Onlooker(Transport):
-    """The in-process engine, and a note of every message."""
+    """The in-process engine, and a note of every message. Where memory is counted, it is that of the server alone."""
 
     def __init__(self, experiment: Experiment, world: World, found: Walk, margin: Mapping[str, int]) -> None:
         self._inner = experiment.build_transport(world)
@@ -199,13 +204,18 @@ class _Onlooker(Transport):
                 model = self._world.client_architecture(request.client).name
                 self._found.firsts.setdefault((request.handler, model), request)
                 self.margins["down"] += self._margin.get("down", 0) * len(request.body.tensors)
-        self._inner.push(requests)
+        with uncounted():
+            self._inner.push(requests)
 
     def pull(self, until: float) -> Response | None:
         """The next response."""
-        response = self._inner.pull(until)
+        with uncounted():
+            response = self._inner.pull(until)
         if response is None:
             return None
+        if (memory := counting()) is not None and response.body is not None:
+            for tensor in response.body.tensors.values():
+                memory.hold(tensor)
         request = self._asked.pop((response.client, response.sequence, response.aside))
         if not response.aside:
             device = self._devices[request.client % len(self._devices)]

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from catchment.costs.memory import PeakMemory
+from catchment.costs.memory import PeakMemory, counting, uncounted
 
 BATCH, WIDTH, HIDDEN, CLASSES = 4, 10, 20, 5
 WEIGHTS = 4 * (WIDTH * HIDDEN + HIDDEN + HIDDEN * CLASSES + CLASSES)
@@ -100,3 +100,28 @@ def test_a_slice_of_what_was_there_before_is_not_counted():
         batch = data_set[:10].float()
     assert memory.peak == 40
     assert len(batch) == 10
+
+
+def test_an_inner_count_takes_the_place_of_the_outer_one():
+    with PeakMemory() as outer:
+        kept = torch.ones(10)
+        with PeakMemory() as inner:
+            torch.ones(1000)
+        with uncounted():
+            torch.ones(1000)
+            assert counting() is None
+        assert counting() is outer
+    assert (outer.now, outer.peak) == (kept.nbytes, 40)
+    assert inner.peak == 4000
+    assert counting() is None
+
+
+def test_tensors_from_elsewhere_count_until_they_are_freed():
+    given, token = torch.ones(10), torch.ones(())
+    with PeakMemory() as memory:
+        memory.hold(given)
+        memory.hold(token, 1000)
+        memory.pass_through(500)
+        assert (memory.now, memory.peak) == (1040, 1540)
+        del token
+        assert memory.now == 40

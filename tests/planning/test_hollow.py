@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from torch import nn
 
+from catchment import models
+from catchment.costs.memory import PeakMemory
 from catchment.planning.hollow import hollow
 
 
@@ -73,3 +77,26 @@ def test_a_forward_of_its_own_stays():
     with hollow("quiet"), torch.no_grad():
         assert model(torch.ones(5, 4)).shape == (5, 2)
     assert model(torch.ones(5, 4)).tolist() == [[1, 1]] * 5
+
+
+@pytest.mark.parametrize("samples", [3, 32])
+def test_memory_is_that_of_a_module_that_works(samples):
+    peaks = []
+    for modules in (nullcontext(), hollow("loud")):
+        model = models.build("resnet10", (16, 8, 8), 10, seed=0)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+        with modules, PeakMemory() as memory:
+            for _ in range(2):
+                optimizer.zero_grad()
+                model(torch.ones(samples, 16, 8, 8)).logsumexp(1).sum().backward()
+                optimizer.step()
+        peaks.append(memory.peak)
+    assert peaks[1] == pytest.approx(peaks[0], rel=0.02)
+
+
+def test_memory_of_a_pass_without_gradients_is_that_of_one_moment():
+    model = nn.Sequential(nn.Linear(4, 100), nn.ReLU(), nn.Linear(100, 2))
+    with hollow("quiet"), PeakMemory() as memory, torch.no_grad():
+        output = model(torch.ones(50, 4))
+    assert memory.now == output.nbytes == 50 * 2 * 4
+    assert memory.peak == 50 * (4 + 100 + 100) * 4

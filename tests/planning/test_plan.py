@@ -8,8 +8,10 @@ import pytest
 from worlds import METHODS, PHONES, experiment
 
 import catchment
+from catchment.costs.memory import PeakMemory
 from catchment.errors import ExperimentError
 from catchment.planning.plan import plan
+from catchment.planning.walk import real
 
 VALUES_MATTER = {
     "fedgkt, thrifty", "fedgkt, coded", "fedgkt, frozen", "fedgkt, frozen, asynchronous", "fedgems", "fedavg, coded",
@@ -35,6 +37,22 @@ def test_a_plan_equals_the_ledger_of_the_run_that_follows(name):
     for kind in planned.devices:
         peak = max(peak for model, peak in measured if model == kind.model)
         assert abs(kind.memory - peak) <= 0.2 * peak
+
+
+SERVERS = (
+    "fedavg", "centralized", "fedgkt, averaged", "fedgkt, asynchronous", "split learning", "splitfed, v1", "fedgems",
+    "dsfl", "feddf, two architectures", "fedzkt", "fedzkt, batched", "fedkgf",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_the_memory_of_the_server_is_that_of_the_run(name):
+    settings = experiment(name, **PHONES, rounds=2)
+    world = settings.build_world()
+    world.check_models()  # builds them
+    with PeakMemory() as memory:
+        real(settings, world)
+    assert abs(plan(settings, measure=False).server.memory - memory.peak) <= 0.2 * memory.peak
 
 
 def small(**more):
