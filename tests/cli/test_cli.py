@@ -309,7 +309,7 @@ def wait_for_rounds(path: Path, number: int) -> None:
         time.sleep(0.02)
 
 
-def test_control_c_leaves_a_run_that_can_be_resumed(tmp_path):
+def test_control_c_leaves_a_run_that_can_be_resumed(tmp_path, here):
     slow_experiment(tmp_path)
     process = subprocess.Popen(
         [sys.executable, "-m", "catchment", "run", "long.toml", "--out", "out"],
@@ -323,8 +323,8 @@ def test_control_c_leaves_a_run_that_can_be_resumed(tmp_path):
     assert stderr == "stopped; go on with: catchment resume out\n"
     text = (tmp_path / "out" / "experiment.toml").read_text()
     (tmp_path / "out" / "experiment.toml").write_text(text.replace("rounds = 400", "rounds = 8"))
-    done = catchment("resume", "out", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = here("resume", "out", cwd=tmp_path)
+    assert not done.returncode, done.stderr
     assert json.loads((tmp_path / "out" / "result.json").read_text())["rounds"] == 8
 
 

@@ -14,8 +14,6 @@ from catchment import launch
 from catchment.engines import work_queue
 from catchment.engines.seats import Seat
 
-FEW = {"train": 100, "test": 20}  # samples
-
 
 @pytest.fixture(scope="module")
 def ranks():
@@ -39,7 +37,7 @@ def served(monkeypatch):
 
 def outcome(out: Path, ranks, name, **settings):
     """All that must be equal."""
-    launch.run(experiment(name, rounds=2, data=FEW, **settings), out, ranks=ranks)
+    launch.run(experiment(name, rounds=2, few=True, **settings), out, ranks=ranks)
     return contents(out)
 
 
@@ -61,7 +59,7 @@ def test_strict_mode_on_ranks_changes_nothing(ranks, served, tmp_path):
 @pytest.mark.parametrize("name", ["standalone", "fedgkt, asynchronous"])
 def test_a_run_may_go_on_with_another_number_of_ranks(name, ranks, served, tmp_path):
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    settings = experiment(name, rounds=4, data=FEW, **TROUBLE)
+    settings = experiment(name, rounds=4, few=True, **TROUBLE)
     catchment.run(settings, whole)
 
     class Died(Exception):

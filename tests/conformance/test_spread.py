@@ -38,8 +38,7 @@ def steps(monkeypatch):
 
 def state(out, name, ranks, **settings):
     """The tensors of the server's state after a round."""
-    few = {"train": 100, "test": 20}
-    launch.run(experiment(name, rounds=1, data=few, spread=True, **settings), out, ranks=ranks)
+    launch.run(experiment(name, rounds=1, few=True, spread=True, **settings), out, ranks=ranks)
     tensors = Checkpoints(out / "checkpoints").latest().tensors
     return {key: tensor for key, tensor in tensors.items() if key.startswith("state/")}
 

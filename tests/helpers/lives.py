@@ -44,7 +44,7 @@ def live(name: str, settings: dict[str, Any], out: str | Path) -> None:
     if (Path(out) / "experiment.toml").exists():
         catchment.resume(out)
     else:
-        catchment.run(experiment(name, **settings), out=out)
+        catchment.run(experiment(name, few=True, **settings), out=out)
 
 
 def rounds_done(out: Path) -> int:

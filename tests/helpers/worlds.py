@@ -175,8 +175,11 @@ TROUBLE = {
 }
 
 
-def experiment(name: str, **more: Any) -> Experiment:
-    """A small experiment with a method of the table above; tables in `more` are merged in."""
+def experiment(name: str, *, few: bool = False, **more: Any) -> Experiment:
+    """A small experiment with a method of the table above; tables in `more` are merged in.
+
+    With few samples it learns little: for tests in which runs are only compared.
+    """
     table: dict[str, Any] = {
         "name": name,
         "rounds": 3,
@@ -185,8 +188,8 @@ def experiment(name: str, **more: Any) -> Experiment:
         "data": {
             "name": "digits",
             "clients": 5,
-            "train": 300,
-            "test": 100,
+            "train": 100 if few else 300,
+            "test": 20 if few else 100,
             "partition": {"name": "dirichlet", "alpha": 1.0},
         },
         "models": {"client": "cnn"},

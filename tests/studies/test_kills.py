@@ -50,7 +50,7 @@ def forms(result):
 
 
 @pytest.mark.parametrize(
-    ("rounds", "kills"), [(6, 4), pytest.param(60, 20, marks=pytest.mark.slow, id="twelve runs, twenty kills")]
+    ("rounds", "kills"), [(6, 2), pytest.param(60, 20, marks=pytest.mark.slow, id="twelve runs, twenty kills")]
 )
 def test_killed_at_random_moments_by_two_processes(rounds, kills, tmp_path):
     file = tmp_path / "killed.toml"
