@@ -342,10 +342,11 @@ def _described(dtype: torch.dtype, shape: tuple[int, ...]) -> str:
 
 
 def on_disk(tensor: Tensor, directory: str | Path | None = None) -> Tensor:
-    """A copy of a tensor in a file without a name, which is freed with the tensor."""
+    """A copy of a tensor with elements in a file without a name, which is freed with the tensor.
+
+    No descriptor stays open, as it would with `mmap`: there may be many such tensors.
+    """
     plain = tensor.detach().cpu().contiguous()
     scratch = Scratch(directory)
-    scratch.write(0, plain.nbytes, [plain.reshape(-1).view(torch.uint8).numpy().data])
-    mapping = scratch.mapping()
-    assert mapping is not None  # a tensor without elements has no file
-    return torch.frombuffer(mapping, dtype=plain.dtype, count=plain.numel()).view(plain.shape)
+    scratch.write(0, plain.nbytes, [_bytes_of(plain)])
+    return torch.from_file(f"/dev/fd/{scratch._open()}", size=plain.numel(), dtype=plain.dtype).view(plain.shape)

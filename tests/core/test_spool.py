@@ -464,3 +464,10 @@ def test_a_tensor_on_disk_is_the_same_and_its_file_goes_with_it(tmp_path):
     view = copy[1:]
     del copy
     assert torch.equal(view, tensor[1:])
+
+
+def test_tensors_on_disk_need_no_descriptors(tmp_path):
+    before = len(os.listdir("/dev/fd"))
+    held = [on_disk(torch.full((3,), number), tmp_path) for number in range(20)]
+    assert len(os.listdir("/dev/fd")) == before
+    assert [int(tensor.sum()) for tensor in held] == [3 * number for number in range(20)]
