@@ -51,7 +51,13 @@ def federate(experiment: Experiment, directory: Path, observe: Callable[[Record]
         stack.callback(federation.stop)
         stack.enter_context(_ended_by_signals())
         federation.start()
-        return federation.watch(observe)
+        try:
+            return federation.watch(observe)
+        except KeyboardInterrupt:  # of torchrun too, if a rank is gone, which the server routine says
+            federation.stop()
+            if (error := control.stopped()) is not None:
+                raise error from None
+            raise
 
 
 def environment(folder: Path) -> dict[str, str]:

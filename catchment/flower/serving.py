@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, nullcontext
 from pathlib import Path
 
 from catchment import process
@@ -33,7 +33,6 @@ from catchment.flower.store import Store
 from catchment.flower.transport import Flower
 from catchment.keys.admission import admitted_keys
 from catchment.keys.keys import sign_run
-from catchment.learning.spread import Order
 from catchment.runs.directory import begin, load_experiment
 from catchment.runs.loop import run_rounds
 from catchment.runs.presence import Presence
@@ -56,11 +55,11 @@ def serve_run(
     client_of: Callable[[int], int | None] | None = None,
     admits: Callable[[int], bool] = lambda client: True,
     sleep: Callable[[float], None] = time.sleep,
-    order: Order | None = None,
+    ranks: Ranks | None = None,
 ) -> None:
     """Do the remaining rounds of the run in a directory with the clients of a grid; `keys` holds what signs it.
 
-    With `order`, which tells other ranks what to do, they share the training of the server's model.
+    If there are other `ranks`, they share the training of the server's model.
     """
     process.set_up()
     control = ControlFiles(directory)
@@ -97,8 +96,9 @@ def serve_run(
         return made
 
     try:
-        world = experiment.build_world()
-        run_rounds(experiment, world, transport(world), directory, order=order)
+        with nullcontext() if ranks is None else ranks.serving(experiment.to_toml(), 0, experiment.threads):
+            world, order = experiment.build_world(), None if ranks is None else ranks.order
+            run_rounds(experiment, world, transport(world), directory, order=order)
     except CatchmentError as error:
         control.stop(error)
         raise
@@ -116,15 +116,11 @@ def main(directory: Path, descriptor: int) -> None:
         link.store.admit(admitted_keys(keys, clients))
         threading.Thread(target=_follow, args=(link.store, keys, clients, control), name="keys", daemon=True).start()
     with ExitStack() as stack:
-        order = None
-        if this_rank() is not None:
-            ranks = stack.enter_context(closing(Ranks()))
-            stack.enter_context(ranks.serving(experiment.to_toml(), 0, experiment.threads))
-            order = ranks.order
+        ranks = None if this_rank() is None else stack.enter_context(closing(Ranks()))
         stack.enter_context(link)
         client_of = None if keys is None else link.store.client
         admits, sleep = link.store.admits, link.wait
-        serve_run(link, experiment, directory, keys=keys, client_of=client_of, admits=admits, sleep=sleep, order=order)
+        serve_run(link, experiment, directory, keys=keys, client_of=client_of, admits=admits, sleep=sleep, ranks=ranks)
 
 
 def _follow(store: Store, folder: Path, clients: int, control: ControlFiles) -> None:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 from jobs import COMMAND, job, surroundings
 from lives import contents, rounds_done
-from worlds import experiment
+from worlds import METHODS, experiment
 
 import catchment
 from catchment import launch
 from catchment.errors import ExperimentError, RunError, UserError
+from catchment.runs.checkpoint import Checkpoints
 
 SETTINGS = {"rounds": 30, "data": {"train": 200, "test": 20}, "workers": 2}
 
@@ -105,14 +107,31 @@ def test_a_finished_run_is_left_as_it_is_by_all_ranks(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_server_of_a_federation_shares_its_training(tmp_path):
-    settings = experiment("fedgkt", engine="flower", spread=True, rounds=2)
-    (tmp_path / "x.toml").write_text(settings.to_toml())
-    running = torchrun("run", "x.toml", "--out", "run", folder=tmp_path)
-    _, errors = running.communicate()
-    assert running.returncode == 0, errors
-    result = json.loads((tmp_path / "run" / "result.json").read_text())
+def test_the_server_of_a_federation_shares_its_training_and_outlives_a_rank(tmp_path):
+    """Over real connections; a rank is killed, the job is started again, and the result is that of one process."""
+    pytest.importorskip("flwr")
+    from federations import Machines
+
+    table = {**METHODS["fedgkt"], "rounds": 3, "spread": True}
+    with Machines(tmp_path, table, 2) as machines:
+        machines.serve(ranks=2)
+        for client in range(2):
+            machines.join(client)
+        machines.wait_for_round(1)
+        os.kill(others(machines.processes["server"])[0], signal.SIGKILL)
+        assert machines.processes["server"].wait(60) != 0
+        (sentence,) = [line for line in machines.log("server").splitlines() if line.startswith("error: ")]
+        assert sentence.startswith("error: rank 1 on ")
+        assert sentence.endswith(f" is gone; what was finished is kept: catchment resume {machines.out}")
+        machines.catchment("server", "resume", machines.out, ranks=2)
+        result = machines.result()
     assert result["failed"] == result["lost"] == 0
+    catchment.run(catchment.Experiment.load(tmp_path / "x.toml"), tmp_path / "alone")
+    there, here = (Checkpoints(out / "checkpoints").latest().tensors for out in (machines.out, tmp_path / "alone"))
+    weights = [name for name in here if name.startswith("state/model")]
+    assert weights
+    for name in weights:
+        torch.testing.assert_close(there[name], here[name], rtol=1e-2, atol=1e-3, msg=partial("{}: {}".format, name))
 
 
 def test_ranks_without_clients_and_steps_are_refused(monkeypatch):

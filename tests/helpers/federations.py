@@ -79,9 +79,12 @@ class Machines:
                 process.wait(20)
             except subprocess.TimeoutExpired:
                 process.kill()
+                process.wait()
 
-    def catchment(self, name: str, *arguments: object) -> subprocess.Popen:
-        command = [sys.executable, "-m", "catchment", *map(str, arguments)]
+    def catchment(self, name: str, *arguments: object, ranks: int = 1) -> subprocess.Popen:
+        """A command, as a job of `torchrun` if there are to be several ranks."""
+        launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks)] if ranks > 1 else []
+        command = [sys.executable, *launcher, "-m", "catchment", *map(str, arguments)]
         environment = {**os.environ, "COLUMNS": "200"}
         with (self.folder / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
@@ -92,10 +95,10 @@ class Machines:
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text()
 
-    def serve(self) -> subprocess.Popen:
+    def serve(self, ranks: int = 1) -> subprocess.Popen:
         where = ("--host", "127.0.0.1", "--port", self.port, "--out", self.out)
         trust = ("--insecure",) if self.keys is None else ("--keys", self.keys)
-        return self.catchment("server", "server", "x.toml", *where, *trust)
+        return self.catchment("server", "server", "x.toml", *where, *trust, ranks=ranks)
 
     def join(self, client: int, name: str = "", **changes: object) -> subprocess.Popen:
         """Start a device that lets the server have everything, or what `changes` to its policy say."""
