@@ -11,16 +11,16 @@ with needs("a report", "research"):
     from matplotlib.axes import Axes
 
 NAMED = 20  # up to this many classes their names and all numbers are written
-NOTE = "Of every 100 samples of a class (row), how many were taken for which class (column)."
+NOTE = "Of every 100 samples of a class (row), how many were predicted to be of which (column)."
 
 
 def drawing(classes: Sequence[str], rates: Sequence[Sequence[float]], run: str = "") -> Drawing:
-    """A field for each pair of classes, the darker the more often one is taken for the other."""
+    """A field for each pair of classes, the darker the more often one is predicted in place of the other."""
 
     def draw(axes: Axes) -> None:
         axes.imshow(rates, cmap="Blues", vmin=0, vmax=1, interpolation="none")
         axes.grid(visible=False)
-        axes.set(xlabel="taken for", ylabel="class")
+        axes.set(xlabel="predicted class", ylabel="true class")
         if len(classes) > NAMED:
             return
         size = 10 if len(classes) <= 10 else 7

@@ -149,7 +149,7 @@ def _further(runs: Sequence[RunFiles]) -> list[Part]:
     columns = [
         Column("best accuracy %", [percent(one.accuracy if one else None) + mark for one, mark in zip(best, said)]),
         Column("in round", [f"{one.round}" if one else MISSING for one in best]),
-        *(Column(name, [number_cell(numbers.get(name)) for numbers in measured]) for name in names),
+        *(Column(name.replace("_", " "), [number_cell(numbers.get(name)) for numbers in measured]) for name in names),
     ]
     if not any(run.outcome.fingerprint for run in runs):
         return [Table([*run_column(runs, runs), *columns])]
