@@ -16,6 +16,7 @@ from catchment.errors import CatchmentError, UserError, needs
 from catchment.watching.status import client_details, details, one_run, overview
 
 PAGE = Path(__file__).with_name("page.html")
+STYLE = Path(__file__).parents[1] / "report" / "style.css"  # so that both look alike
 LOOPBACK = "127.0.0.1"
 HEADERS = {
     "Cache-Control": "no-store",
@@ -57,7 +58,7 @@ def application(place: Path, token: str = "", hosts: tuple[str, ...] = (LOOPBACK
         return one_run(place, request.query_params["run"])
 
     routes = {
-        "/": lambda request: HTMLResponse(PAGE.read_text(encoding="utf-8"), headers=HEADERS),
+        "/": lambda request: HTMLResponse(page(), headers=HEADERS),
         "/runs": lambda request: overview(place),
         "/run": lambda request: details(run(request)),
         "/client": lambda request: client_details(run(request), int(request.query_params["client"])),
@@ -66,6 +67,12 @@ def application(place: Path, token: str = "", hosts: tuple[str, ...] = (LOOPBACK
         routes=[Route(path, answering(find), methods=["GET"]) for path, find in routes.items()],
         middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=["*"] if token else list(hosts))],
     )
+
+
+def page() -> str:
+    """The page, with the style of reports in it."""
+    style = STYLE.read_text(encoding="utf-8")
+    return PAGE.read_text(encoding="utf-8").replace("/* style.css of reports */", style)
 
 
 @contextmanager
