@@ -24,12 +24,12 @@ def page(result: StudyResult) -> str:
     if done < wanted:
         opening.append(Alert(f"{done} of {wanted} runs are done."))
     sections = [Section("Table", [_table(result), *map(Alert, not_beaten(result)), Note(_legend(result))])]
+    if figures := [Graph(drawing.svg(f"f{n}"), drawing.note) for n, drawing in enumerate(drawings(result))]:
+        sections.append(Section("Curves", [Figures(figures)]))
     if gained := _gains(result):
         figure = gains.drawing(gained)
         parts: list[Part] = [Table(gains.columns(gained)), Note(gains.NOTE)]
         sections.append(Section("What clients gain", [*parts, Figures([Graph(figure.svg("gains"), figure.note)])]))
-    if figures := [Graph(drawing.svg(f"f{n}"), drawing.note) for n, drawing in enumerate(drawings(result))]:
-        sections.append(Section("Curves", [Figures(figures)]))
     if failed := [(row.label, seed, why) for row in result.rows for seed, why in row.failed.items()]:
         labels, seeds, reasons = zip(*failed)
         columns = [
