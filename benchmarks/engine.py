@@ -5,7 +5,8 @@
 
 Parts: `resnet8` (federated ResNet-8 on 32x32 images over a bare loop; repeats are interleaved, medians are reported),
 `registered` (100 participants of 1,000, 100,000 and 1,000,000 registered clients), `states` (1,000 and 10,000 clients
-that keep models of their own) and `long` (10,000 rounds). Each measurement is a fresh process. The jobs J1 and J2,
+that keep models of their own), `states_fedgkt` (the same for 20,000, of whom the server keeps logits) and `long`
+(10,000 rounds). Each measurement is a fresh process. The jobs J1 and J2,
 beside other simulators, are in `peers_fedavg.py`. Results go to `benchmarks/results`: those of `resnet8` to
 `engine.json`, those of any other part to a file of its name.
 """
@@ -216,6 +217,23 @@ def states(clients: int) -> dict:
         return few(watched(tiny(clients, **settings, data={**table, "public": 0.02}), Path(folder) / "run"), 20)
 
 
+def states_fedgkt(clients: int) -> dict:
+    """A run of FedGKT in which a twentieth of `clients` clients take part in each of 14 rounds: half of them in all."""
+    settings = {
+        "method": {"name": "fedgkt"},
+        "rounds": 14,
+        "participation": {"fraction": 0.05},
+        "models": {"client": "cnn", "server": "resnet10"},
+        "optimizer": {
+            "client": {"name": "adam", "lr": 0.001, "batch_size": 16},
+            "server": {"name": "sgd", "lr": 0.05, "batch_size": 256},
+        },
+        "evaluation": {"every": 10**9, "clients": 100},
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        return few(watched(tiny(clients, **settings), Path(folder) / "run"), 14)
+
+
 # ---- long: ten thousand rounds -----------------------------------------------------------------------------------
 
 
@@ -247,6 +265,7 @@ CASES = {
     },
     "registered": {f"{clients:,}": ("registered", clients) for clients in (1_000, 100_000, 1_000_000)},
     "states": {f"{clients:,}": ("states", clients) for clients in (1_000, 10_000)},
+    "states_fedgkt": {f"{clients:,}": ("states_fedgkt", clients) for clients in (20_000,)},
     "long": {f"{rounds:,}": ("long", rounds) for rounds in (10_000,)},
 }
 

@@ -56,6 +56,18 @@ def states(measured: Record) -> str:
     return markdown(head, rows)
 
 
+def states_fedgkt(measured: Record) -> str:
+    """Clients that keep models of their own, and of whom the server keeps logits."""
+    head = ["registered clients", "that took part", "states in checkpoints, MB", "memory before, MB", "peak, MB",
+            "round, CPU s", "first checkpoint, CPU s", "last"]  # fmt: skip
+    rows = [
+        [clients, f"{m['asked']:,}", f"{m['checkpoints_mb']:,.0f}", f"{m['start_mb']:,.0f}",
+         f"{m['peak_mb']:,.0f}", f"{m['round_s']:.1f}", *(f"{m['checkpoints_s'][i]:.2f}" for i in (0, -1))]
+        for clients, m in measured.items()
+    ]  # fmt: skip
+    return markdown(head, rows)
+
+
 def long(measured: Record) -> str:
     """Runs of many rounds."""
     head = ["10 of 1,000 clients, a checkpoint per round", "first tenth", "last tenth"]
@@ -321,7 +333,7 @@ def studies(measured: Record) -> str:
 
 
 def ranks(measured: Record) -> str:
-    """Ranks beside one process; what a message costs; steps that are shared; two machines."""
+    """Ranks beside one process; what a message costs; steps that are shared, and what they send; two machines."""
     jobs, messages, machines = ("J1", "J2", "FedGKT"), measured["messages"], measured["machines"]
     cases = [f"{start}{count}{end}" for count in (2, 4) for start, end in (("1 process, ", " workers"), ("", " ranks"))]
     costs = markdown(
@@ -337,11 +349,21 @@ def ranks(measured: Record) -> str:
         ["8 steps of a ResNet-20 with 128 images", "CPU seconds, all processes"],
         [[case, f"{row['cpu_s']:.2f}"] for case, row in measured["steps"].items() if isinstance(row, dict)],
     )
+    sent, spent = measured["rows"]["bytes"], measured["rows"]["cpu_ms"]
+    rows = markdown(
+        ["a shared step of FedGKT, from rank 0 to the other of two", "bytes", "CPU ms of rank 0"],
+        [
+            ["features", f"{sent['rows']:,.0f}", f"{spent['rows']:.1f}"],
+            ["weights", f"{sent['weights']:,.0f}", ""],
+            ["gradients of outputs", f"{sent['gradients']:,.0f}", ""],
+            ["all that a step takes", "", f"{spent['training']:.1f}"],
+        ],
+    )
     line = f"J2 on two machines, {machines['rate_mbit']:.0f} Mbit/s, {machines['delay_ms']:.0f} ms each way"
     same = "bit for bit" if machines["as_one_process"] else "no"
     cells = [same, f"{machines['bytes_on_the_line'] / 1e6:.1f}", f"{machines['cut_noticed_after_s']:.0f}"]
     apart = markdown(["", "as one process", "MB on the line", "s until a cut line is noticed"], [[line, *cells]])
-    return "\n\n".join([costs, requests, steps, apart])
+    return "\n\n".join([costs, requests, steps, rows, apart])
 
 
 MEASURED = {
@@ -350,6 +372,7 @@ MEASURED = {
     "engine": engine,
     "registered": registered,
     "states": states,
+    "states_fedgkt": states_fedgkt,
     "long": long,
     "scale": scale,
     "fedgkt": fedgkt,

@@ -5,9 +5,9 @@
 
 Parts: `J1` (many tiny clients), `J2` (few small CNNs) and `FedGKT` (seconds and CPU seconds per round with one process
 of 2 and 4 workers, and 2 and 4 ranks of one worker), `messages` (what a request to another rank takes beyond its work),
-`steps` (training of a server's model that ranks share), `machines` (J2 on two machines, which are network namespaces
-with a line of this delay in ms and rate in Mbit/s between them; then the line is cut). Every process has one PyTorch
-thread. Results go to `benchmarks/results/ranks.json`.
+`steps` (training of a server's model that ranks share), `rows` (what a shared step sends to another rank), `machines`
+(J2 on two machines, which are network namespaces with a line of this delay in ms and rate in Mbit/s between them; then
+the line is cut). Every process has one PyTorch thread. Results go to `benchmarks/results/ranks.json`.
 """
 
 from __future__ import annotations
@@ -155,21 +155,23 @@ def steps(repeats: int) -> dict[str, Any]:
 
 
 def messages() -> dict[str, Any]:
-    command = [*TORCHRUN, "--nproc-per-node", "2", __file__, "one-message"]
+    return on_two_ranks("one-message")
+
+
+def on_two_ranks(part: str) -> dict[str, Any]:
+    """What a part of `PARTS_OF_RANKS` finds, on rank 0."""
+    command = [*TORCHRUN, "--nproc-per-node", "2", __file__, part]
     done = subprocess.run(command, check=True, capture_output=True, text=True, env=variables())
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def one_message() -> None:
+def one_message() -> dict[str, Any]:
     """A run of every job on two ranks: what requests to the other took beyond the work on them."""
     from catchment import launch
     from catchment.engines import work_queue
-    from catchment.engines.ranks import Ranks, follow, this_rank
+    from catchment.engines.ranks import Ranks
     from catchment.engines.seats import Seat
 
-    if this_rank() != 0:
-        follow(launch.world_of_rank)
-        return
     work_queue.SHORT = 0.0  # also short work goes to the other rank
     answer, taken = Seat.answer, []
 
@@ -193,7 +195,60 @@ def one_message() -> None:
                 "least_ms": min(milliseconds),
                 "bytes": statistics.median(sizes),
             }
-    print(json.dumps(measured))
+    return measured
+
+
+def one_step() -> dict[str, Any]:
+    """A run of FedGKT on two ranks that share steps: what rank 0 sends in a step, and its CPU time for the rows."""
+    import torch.distributed as dist
+
+    from catchment import launch
+    from catchment.engines.ranks import Ranks
+    from catchment.learning import spread
+    from catchment.methods.fedgkt import FedGKT
+
+    hand_out, broadcast, train = spread._hand_out, dist.broadcast, FedGKT.train_server
+    sent, seconds = {"rows": 0, "gradients": 0, "weights": 0}, {"rows": 0.0, "training": 0.0}
+    steps = 0
+
+    def of_parts(parts):
+        rows, began = parts[0].ndim == 4, time.process_time()
+        hand_out(parts)
+        sent["rows" if rows else "gradients"] += sum(part.nbytes for part in parts)
+        seconds["rows"] += rows * (time.process_time() - began)
+
+    def of_weights(flat, source):
+        nonlocal steps
+        broadcast(flat, source)
+        sent["weights"] += flat.nbytes
+        steps += 1
+
+    def of_training(*arguments):
+        began = time.process_time()
+        train(*arguments)
+        seconds["training"] += time.process_time() - began
+
+    with contextlib.closing(Ranks()) as ranks:
+        spread._hand_out, dist.broadcast, FedGKT.train_server = of_parts, of_weights, of_training
+        launch.run(experiment(FEDGKT, 2, rounds=2, spread=True), ranks=ranks)
+    return {
+        "steps": steps,
+        "bytes": {name: nbytes / steps for name, nbytes in sent.items()},
+        "cpu_ms": {name: 1000 * spent / steps for name, spent in seconds.items()},
+    }
+
+
+PARTS_OF_RANKS = {"one-message": one_message, "one-step": one_step}
+
+
+def in_a_rank(part: str) -> None:
+    from catchment import launch
+    from catchment.engines.ranks import follow, this_rank
+
+    if this_rank() == 0:
+        print(json.dumps(PARTS_OF_RANKS[part]()))
+    else:
+        follow(launch.world_of_rank)
 
 
 # ---- machines ----------------------------------------------------------------------------------------------------
@@ -252,18 +307,19 @@ def machines(delay: float, rate: float) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", default=["J1", "J2", "FedGKT", "messages", "steps"])
+    parser.add_argument("parts", nargs="*", default=["J1", "J2", "FedGKT", "messages", "steps", "rows"])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--delay", type=float, default=5.0)
     parser.add_argument("--rate", type=float, default=100.0)
     arguments = parser.parse_args()
-    if arguments.parts == ["one-message"]:
-        one_message()
+    if arguments.parts[0] in PARTS_OF_RANKS:
+        in_a_rank(arguments.parts[0])
         return
     parts = {
         **{title: lambda title=title: in_job(JOBS[title], arguments.repeats) for title in JOBS},
         "messages": messages,
         "steps": lambda: steps(arguments.repeats),
+        "rows": lambda: on_two_ranks("one-step"),
         "machines": lambda: machines(arguments.delay, arguments.rate),
     }
     measured = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
