@@ -41,7 +41,7 @@ def scheduled(name: str, **more):
         },
         "evaluation": {"average": 0.9},
     }
-    return experiment(name, **{**table, **more})
+    return experiment(name, few=True, **{**table, **more})
 
 
 def checkpoint(out: Path) -> Loaded:
@@ -63,8 +63,8 @@ def test_schedules_and_averages_go_on_exactly_where_they_stopped(name, tmp_path)
 
 @pytest.mark.parametrize("name", KINDS)
 def test_averages_leave_training_alone(name, tmp_path):
-    catchment.run(experiment(name), tmp_path / "without")
-    catchment.run(experiment(name, evaluation={"average": 0.9}), tmp_path / "with")
+    catchment.run(experiment(name, few=True), tmp_path / "without")
+    catchment.run(experiment(name, few=True, evaluation={"average": 0.9}), tmp_path / "with")
     without, averaged = checkpoint(tmp_path / "without"), checkpoint(tmp_path / "with")
     kept = {key: tensor for key, tensor in averaged.tensors.items() if not key.startswith("averages/")}
     assert kept.keys() == without.tensors.keys()

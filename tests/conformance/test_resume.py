@@ -62,7 +62,7 @@ def test_killed_at_random_moments_and_resumed(name, tmp_path, processes):
 @pytest.mark.parametrize("name", ["standalone", "transfer"])
 def test_stopped_at_every_write_of_a_checkpoint(name, tmp_path, monkeypatch):
     """Die just before the n-th file is put in its place, for every n: the moments that random kills rarely hit."""
-    settings = {"rounds": 4, **PHONES}
+    settings = {"few": True, "rounds": 4, **PHONES}
     catchment.run(experiment(name, **settings), out=tmp_path / "whole")
     write = checkpoint.write_atomically
 

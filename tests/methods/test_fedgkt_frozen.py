@@ -23,10 +23,10 @@ EVERYBODY = {"participation": {"fraction": 1.0}}
 AUGMENT = {"data": {"augment": ["crop", "flip"]}}
 
 
-def frozen(**options):
+def frozen(few=True, **options):
     """A world of clients with the `cnn`, whose images are augmented."""
     more = {key: options.pop(key) for key in ("models", "rounds", "evaluation", "devices", "faults") if key in options}
-    return experiment("fedgkt", method={"name": "fedgkt", **options}, **EVERYBODY, **AUGMENT, **more)
+    return experiment("fedgkt", few=few, method={"name": "fedgkt", **options}, **EVERYBODY, **AUGMENT, **more)
 
 
 class Device:
@@ -163,7 +163,7 @@ def sent(out, field):
     ]
 
 
-ALL = 300 * 16 * 4 * 4 * 4  # bytes of the features of all samples
+ALL = 100 * 16 * 4 * 4 * 4  # bytes of the features of all samples
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_nothing_but_a_small_message_goes_up_afterwards(tmp_path):
         assert sent(tmp_path / "run", field)[1:] == [0, 0]
     framing = sent(tmp_path / "run", "(framing)")
     assert max(framing[1:]) < 5 * 600  # of five clients
-    assert result["bytes"]["up"] == 2 * ALL + 300 * (10 * 4 + 8 + 8) + sum(framing)
+    assert result["bytes"]["up"] == 2 * ALL + 100 * (10 * 4 + 8 + 8) + sum(framing)
 
 
 @pytest.mark.parametrize("options", [{}, {"asynchronous": True}, {"edge": "none", "mirror": True}])
@@ -329,7 +329,7 @@ def test_the_final_model_has_the_frozen_extractor(options, tmp_path):
 def test_frozen_stems_are_enough_to_learn_from():
     """Digits, of which each went up once."""
     options = {"freeze_after": 0, "mirror": True, "shift": 1, "distill": "server-to-edge", "server_epochs": 2}
-    assert catchment.run(frozen(rounds=12, **options))["accuracy"] > 0.6
+    assert catchment.run(frozen(few=False, rounds=12, **options))["accuracy"] > 0.6
 
 
 # ---- what is refused --------------------------------------------------------------------------------------------
