@@ -1,6 +1,6 @@
 """Runs of studies in one folder, shared by everybody who works on it: processes, machines, jobs of a cluster.
 
-`runs/DIGEST` is the directory of a run. Whoever holds the lock on `runs/DIGEST.lock` works on it; a process that dies
+`runs/DIGEST` is the directory of a run. Whoever holds the lock on `runs/.DIGEST.lock` works on it; a process that dies
 gives the lock back, and another goes on from the last checkpoint. What is finished is never run again.
 """
 
@@ -76,7 +76,7 @@ class Folder:
     def claim(self, job: Job) -> FileLock:
         """Hold a run for this process; `InUse` if another has it."""
         (self.path / "runs").mkdir(parents=True, exist_ok=True)
-        return FileLock(self.path / "runs" / f"{job.digest}.lock", "working on this run")
+        return FileLock(self.path / "runs" / f".{job.digest}.lock", "working on this run")
 
     def do(self, job: Job, observe: Callable[[Record], None]) -> None:
         """Run a job from its start or its last checkpoint; if it fails, keep the reason."""
@@ -122,7 +122,7 @@ class Folder:
         (self.path / "runs").mkdir(parents=True, exist_ok=True)
         while True:
             try:
-                lock = FileLock(self.path / "runs" / f"{name}.lock", "writing it")
+                lock = FileLock(self.path / "runs" / f".{name}.lock", "writing it")
             except InUse:
                 time.sleep(0.05)
             else:
