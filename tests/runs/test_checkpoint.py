@@ -213,6 +213,33 @@ def test_plain_values_come_back_equal_and_of_the_same_type(value):
     assert type(again) is type(value)
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        {7: torch.arange(6.0).view(3, 2), 2: torch.ones(1, 2), 4: torch.empty(0, 2)},
+        {7: torch.arange(3), 2: torch.arange(2.0)},
+        {7: torch.ones(1, 2), 2: torch.ones(1, 3)},
+        {7: torch.tensor(1.0), 2: torch.tensor(2.0)},
+        {7: torch.ones(2)},
+        {"7": torch.ones(2), "2": torch.ones(2)},
+        {7: torch.ones(2), 2: None},
+    ],
+    ids=["alike", "other dtypes", "other shapes", "no rows", "one", "words", "nothing"],
+)
+def test_tensors_by_number_come_back(value):
+    again = kept_value(value)
+    assert list(again) == list(value)
+    for key, tensor in value.items():
+        assert again[key] is None if tensor is None else torch.equal(again[key], tensor)
+        assert tensor is None or again[key].dtype == tensor.dtype
+
+
+def test_rows_of_many_clients_are_one_tensor_of_a_file():
+    tensors: dict[str, Tensor] = {}
+    flatten({client: torch.full((client % 3, 10), client) for client in range(1000)}, "logits", tensors)
+    assert {name: list(tensor.shape) for name, tensor in tensors.items()} == {"logits": [999, 10]}
+
+
 def test_keys_that_are_numbers_stay_numbers():
     assert [type(key) for key in kept_value({1: "a", "1": "b"})] == [int, str]
 
