@@ -88,6 +88,26 @@ DIFFERENCES = {
             (ACCURACY, "IID: FedZKT", "all data in one place (upper bound)"),
         ],
     ),
+    "fedzkt-loss-differences": (
+        "fedzkt-table2-small",
+        "",
+        [
+            (column, f"{split}, SL", f"{split}, {other}")
+            for split in ("5 classes per device", "Dirichlet(0.5)")
+            for other in ("KL-divergence", "l1 norm")
+            for column in (ACCURACY, SERVER)
+        ],
+    ),
+    "fedzkt-anchor-differences": (
+        "fedzkt-table4-small",
+        "",
+        [
+            (column, f"{split}, {anchor}", f"{split}, no anchor")
+            for split in ("5 classes per device", "Dirichlet(0.5)")
+            for anchor in ("anchor", "anchor, 200 times")
+            for column in (ACCURACY, SERVER)
+        ],
+    ),
 }  # fmt: skip
 WHOSE = {ACCURACY: "accuracy", CLIENTS: "clients", SERVER: "server"}
 
