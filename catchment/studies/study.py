@@ -36,6 +36,7 @@ class Study:
 
     file: StudyFile
     folder: Folder
+    whole: StudyFile  # the same with all rows and seeds, of which `file` may have some
 
     @staticmethod
     def load(
@@ -65,6 +66,7 @@ class Study:
         return Study(
             replace(file, rows=chosen, seeds=distinct_seeds(numbers), reference=reference),
             Folder(Path(out), tuple(trackers)),
+            replace(file, seeds=tuple(dict.fromkeys((*file.seeds, *numbers)))),
         )
 
     @property
@@ -127,9 +129,11 @@ class Study:
         return progress.write()
 
     def write(self, result: StudyResult) -> None:
-        """Write the results, and the page that shows them."""
+        """Write the results, also of rows and seeds that were not chosen, and the page that shows them."""
         from catchment.studies.page import page  # needs matplotlib, which an install for devices does not have
 
+        if self.whole != self.file:
+            result = replace(self, file=self.whole).result()
         shown = page(result).encode()
         with self.folder.writing(self.result_file.name):
             result.write(self.result_file)

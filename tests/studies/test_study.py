@@ -17,6 +17,7 @@ import pytest
 from catchment.errors import ExperimentError, RunError, UserError
 from catchment.runs.directory import begin
 from catchment.studies import tables
+from catchment.studies.results import StudyResult
 from catchment.studies.study import Study
 from catchment.studies.work import work
 
@@ -87,6 +88,16 @@ def test_some_rows_and_seeds_can_be_chosen(file, tmp_path):
     assert [(row["row"], row["seed"]) for row in result] == [("FedProx", 5)]
     with pytest.raises(ExperimentError, match=r'no row of .* is like "gkt"; some rows: "FedAvg", "FedProx"'):
         Study.load(file, rows="gkt")
+
+
+def test_results_on_the_disk_keep_the_rows_that_were_not_chosen(file, tmp_path):
+    Study.load(file, out=tmp_path / "out").run()
+    study = Study.load(file, rows="*prox", seeds=[5], out=tmp_path / "out")
+    study.run()
+    kept = StudyResult.read(study.result_file)
+    assert [(row["row"], row["seed"]) for row in kept] == [
+        ("FedAvg", 0), ("FedAvg", 1), ("FedProx", 0), ("FedProx", 1), ("FedProx", 5),
+    ]  # fmt: skip
 
 
 def test_wrong_settings_are_found_before_any_row_runs(file, tmp_path):
