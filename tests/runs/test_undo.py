@@ -114,7 +114,7 @@ def test_a_reply_that_makes_the_method_raise_undoes_the_round_and_a_mistake_of_t
     full = experiment("fedprox", participation={"fraction": 1.0})
     catchment.run(full, observe=lambda record: events.extend(record["events"]))
     assert [(event["what"], event["client"]) for event in events][:2] == [("undone", None), ("suspended", 2)]
-    assert {event["what"] for event in events[2:]} == {"late"}  # who had not been heard when the round was undone
+    assert {event["what"] for event in events[2:]} <= {"late"}  # who was not heard when the round was undone, if any
     monkeypatch.setattr(fedprox, "mean_model", lambda server, replies: [*replies, 1 / 0])
     with pytest.raises(ZeroDivisionError):
         catchment.run(full)
