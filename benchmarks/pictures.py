@@ -33,12 +33,11 @@ class Beside:
     column: str = "accuracy"
     title: str = "Accuracy"
     most: float = 100  # of the axis of accuracy
-    begin: str = ""  # of the labels in the study
 
     @LOOK
     def __call__(self, results: Path) -> bytes:
         ran = _ran(results, self.study)
-        shown = [(ran[self.begin + name], label, name in self.ours) for name, label in self.rows.items()][::-1]
+        shown = [(ran[name], label, name in self.ours) for name, label in self.rows.items()][::-1]
         figure, (left, right) = _figure(0.85 + 0.49 * len(shown), left=0.215, right=0.965, wspace=0.16)
         figure.subplots_adjust(bottom=0.62 / figure.get_figheight(), top=1 - 0.32 / figure.get_figheight())
         for place, (row, _, ours) in enumerate(shown):

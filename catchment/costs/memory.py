@@ -41,7 +41,7 @@ class PeakMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
         _counting.reset(self._tokens.pop())
 
     def hold(self, tensor: Tensor, nbytes: int | None = None) -> None:
-        """Count a tensor that came from elsewhere until it is freed, as if it had so many bytes if they are given."""
+        """Count a tensor from elsewhere until it is freed, with `nbytes` in place of its own size if that is given."""
         self._see(tensor.untyped_storage(), tensor.nbytes if nbytes is None else nbytes)
 
     def pass_through(self, nbytes: int) -> None:
