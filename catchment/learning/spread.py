@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -27,7 +27,12 @@ Order = Callable[[Mapping[str, Any]], None]  # tells the other processes what to
 
 
 class Spread:
-    """Called in place of a model: a training step's rows are shared with the other processes."""
+    """Called in place of a model: a training step's rows are shared with the other processes.
+
+    These remember one forward pass, so that the backward pass must come before the next forward pass of any `Spread`.
+    """
+
+    latest: ClassVar[object] = None  # the forward pass that they remember
 
     def __init__(self, model: nn.Module, name: Mapping[str, Any], order: Order) -> None:
         """`name` is what the others build the same model from."""
@@ -55,12 +60,18 @@ class _Step(torch.autograd.Function):
         spread.order({"forward": spread.name, "shapes": shapes, "of_rows": ctx.needs_input_grad[1]})
         dist.broadcast(_flat(_lent(spread.model)), 0)
         _hand_out(others)
+        ctx.step = Spread.latest = object()
         ctx.part, ctx.order = _Part(spread.model, own, ctx.needs_input_grad[1]), spread.order
         return _gathered(ctx.part.output.detach(), others)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         """Hand out the gradients of the outputs, sum those of the weights, collect those of the rows."""
+        if ctx.step is not Spread.latest:
+            raise RuntimeError(
+                "the processes that share a training step have gone on to another forward pass; call backward() first, "
+                "or join both batches in one forward pass"
+            )
         own, *others = gradient.tensor_split(dist.get_world_size())
         ctx.order({"backward": True})
         _hand_out(others)

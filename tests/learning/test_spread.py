@@ -119,3 +119,13 @@ def test_a_forward_pass_may_go_without_its_backward_pass(orders):
     spread(images)
     spread(images).sum().backward()
     assert model[1].weight.grad is not None
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="gloo")
+def test_a_backward_pass_after_the_next_forward_pass_is_refused(orders):
+    spread = Spread(network(""), {}, orders.send)
+    images = torch.ones(4, 2, 4, 4, dtype=torch.float64)
+    outputs = spread(images)
+    spread(images).sum().backward()
+    with pytest.raises(RuntimeError, match=r"have gone on to another forward pass; call backward\(\) first"):
+        outputs.sum().backward()
