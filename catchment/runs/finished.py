@@ -92,6 +92,8 @@ class Run:
         card = path.with_name(f"{path.name}.md")
         if format not in FORMATS:
             raise UserError(f'unknown format "{format}"; {did_you_mean(format, FORMATS)}')
+        if path.suffix != FORMATS[format]:
+            raise UserError(f"{path} must end with {FORMATS[format]}, by which predict knows the format {format}")
         if pixels and format == "safetensors":
             raise UserError("safetensors holds weights, which cannot normalise images; choose another --format")
         for file in (path, card):

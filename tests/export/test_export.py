@@ -122,7 +122,12 @@ def test_what_cannot_be_asked_for_is_refused(averaged, tmp_path):
     with pytest.raises(UserError, match='unknown format "onxx"; did you mean "onnx"'):
         averaged.export(tmp_path / "model", format="onxx")
     with pytest.raises(UserError, match="safetensors holds weights, which cannot normalise"):
-        averaged.export(tmp_path / "model", pixels=True)
+        averaged.export(tmp_path / "model.safetensors", pixels=True)
+    with pytest.raises(UserError, match=r"model\.torch must end with \.pt2, by which predict knows the format torch"):
+        averaged.export(tmp_path / "model.torch", format="torch")
+    with pytest.raises(UserError, match=r"model must end with \.safetensors"):
+        averaged.export(tmp_path / "model")
+    assert not list(tmp_path.iterdir())
 
 
 def test_weights_of_own_code_need_it(tmp_path):

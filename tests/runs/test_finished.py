@@ -210,8 +210,8 @@ def test_a_file_is_replaced_only_by_force(averaged, tmp_path):
 
 def test_a_place_that_cannot_be_written_is_one_sentence(averaged, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="model cannot be written: "):
-        catchment.Run(averaged).export(tmp_path / "file" / "model")
+    with pytest.raises(UserError, match=r"model\.safetensors cannot be written: "):
+        catchment.Run(averaged).export(tmp_path / "file" / "model.safetensors")
 
 
 # ---- what cannot be had -----------------------------------------------------------------------------------------
