@@ -34,8 +34,29 @@ PLACE = re.compile(
     r"(<!-- ([\w-]+)(?:; rows: ([^;\n]+?))?(?:; columns: ([^;\n]+?))? -->\n)(.*?)(<!-- /\2 -->)", re.DOTALL
 )
 ACCURACY, CLIENTS, SERVER = "accuracy", "clients.mean", "server.accuracy"
+
+
+def _in_each_split(*pairs: tuple[str, str]) -> list[tuple[str, str, str]]:
+    """Two rows of FedZKT compared on both kinds of data that are not IID, for devices and server."""
+    return [
+        (column, f"{split}, {row}", f"{split}, {other}")
+        for split in ("5 classes per device", "Dirichlet(0.5)")
+        for row, other in pairs
+        for column in (ACCURACY, SERVER)
+    ]
+
+
 # What the pages say is ahead: the study, what its labels begin with, and (column, row, row that it is compared with).
 DIFFERENCES = {
+    "fedgkt-bytes-differences": (
+        "fedgkt-bytes-small",
+        "",
+        [
+            (ACCURACY, "sent once, augmented, 4 bits", "SplitFed of the same two halves"),
+            (ACCURACY, "sent once, augmented, 4 bits", "all images in one place, ResNet-20"),
+            (ACCURACY, "sent once, augmented, 4 bits, 8 maps of 16x16", "FedAvg of ResNet-20"),
+        ],
+    ),
     "fedgems-differences": (
         "fedgems-table2-small",
         "CIFAR-10, hetero, ",
@@ -89,24 +110,10 @@ DIFFERENCES = {
         ],
     ),
     "fedzkt-loss-differences": (
-        "fedzkt-table2-small",
-        "",
-        [
-            (column, f"{split}, SL", f"{split}, {other}")
-            for split in ("5 classes per device", "Dirichlet(0.5)")
-            for other in ("KL-divergence", "l1 norm")
-            for column in (ACCURACY, SERVER)
-        ],
+        "fedzkt-table2-small", "", _in_each_split(("SL", "KL-divergence"), ("SL", "l1 norm")),
     ),
     "fedzkt-anchor-differences": (
-        "fedzkt-table4-small",
-        "",
-        [
-            (column, f"{split}, {anchor}", f"{split}, no anchor")
-            for split in ("5 classes per device", "Dirichlet(0.5)")
-            for anchor in ("anchor", "anchor, 200 times")
-            for column in (ACCURACY, SERVER)
-        ],
+        "fedzkt-table4-small", "", _in_each_split(("anchor", "no anchor"), ("anchor, 200 times", "no anchor")),
     ),
 }  # fmt: skip
 WHOSE = {ACCURACY: "accuracy", CLIENTS: "clients", SERVER: "server"}

@@ -50,7 +50,7 @@ class Beside:
         left.set(xlim=(0, self.most), xlabel="accuracy (%)", title=self.title)
         right.set_yticks(range(len(shown)), [])
         right.set_ylim(left.get_ylim())
-        _byte_axis(right, 4 * 1024, 64 * 2**30, "up and down in training", 64)
+        _byte_axis(right, 4 * 1024, 2**40, "up and down in training", 64)
         right.set_title("Bytes of all devices")
         _only_grid_of_x(left)
         return _svg(figure, f"{self.title}, and bytes: {', '.join(self.rows)}")
@@ -206,6 +206,35 @@ PICTURES: dict[str, Callable[[Path], bytes]] = {
             "centralized, the whole model": "all data in one place,\nResNet-20",
         },
         ours=("FedGKT",),
+        most=65,
+    ),
+    "fedgkt-full": Beside(
+        "fedgkt-full",
+        {
+            "centralized, the edge's ResNet-8": "all data in one place,\nResNet-8",
+            "FedAvg of ResNet-20": "FedAvg, ResNet-20\non every device",
+            "FedGKT: ResNet-8 on the edge, ResNet-19 on the server": "FedGKT, ResNet-8 below,\nResNet-19 on the server",
+            "centralized, ResNet-20": "all data in one place,\nResNet-20",
+        },
+        ours=("FedGKT: ResNet-8 on the edge, ResNet-19 on the server",),
+    ),
+    "fedgkt-bytes": Beside(
+        "fedgkt-bytes-small",
+        {
+            "SplitFed of the same two halves": "SplitFed",
+            "FedGKT as printed": "FedGKT as printed",
+            "features in 4 bits": "features in 4 bits",
+            "sent once, augmented, 4 bits": "sent once, augmented,\n4 bits",
+            "sent once, augmented, 4 bits, 8 maps of 16x16": "... 8 maps of 16x16",
+            "FedAvg of ResNet-20": "FedAvg, ResNet-20",
+            "all images in one place, ResNet-20": "all images in one place,\nResNet-20",
+        },
+        ours=(
+            "FedGKT as printed",
+            "features in 4 bits",
+            "sent once, augmented, 4 bits",
+            "sent once, augmented, 4 bits, 8 maps of 16x16",
+        ),
         most=65,
     ),
     "fedgems": Beside(
