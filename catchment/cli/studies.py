@@ -35,6 +35,9 @@ def study(
     ] = None,
     jobs: Annotated[int, typer.Option(help="Processes that run experiments at the same time.", min=1)] = 1,
     out: Annotated[Path, typer.Option(help="The folder of runs, which several processes may share.")] = Path("runs"),
+    known: Annotated[
+        Path | None, typer.Option(help="A result file, or a folder of them: runs that they have are not run again.")
+    ] = None,
     form: Annotated[str, typer.Option(help=f"The table also as {', '.join(tables.FORMS)}.")] = "",
     track: Annotated[
         list[str] | None, typer.Option(help="Send rounds to a tracker: mlflow, tensorboard or wandb.")
@@ -47,7 +50,7 @@ def study(
         raise UserError(f'unknown form "{form}"; {did_you_mean(form, tables.FORMS)}')
     chosen = Study.load(
         file, scale=scale, rows=rows, seeds=seeds, vary=parse_vary(vary or ()), out=out,
-        trackers=tuple(track or ()),
+        trackers=tuple(track or ()), known=known,
     )  # fmt: skip
     if show:
         result = chosen.result()

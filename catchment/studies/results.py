@@ -109,6 +109,21 @@ def _by_client(table: dict[str, Any] | None) -> ByClient | None:
     return None if table is None else from_dict(ByClient, table, "by_client")
 
 
+def read_known(place: Path) -> dict[tuple[str, str], RunResult]:
+    """The runs that a result file has, or all result files of a folder, by digest and headline."""
+    files = sorted(place.glob("*.json")) if place.is_dir() else [place]
+    if not files:
+        raise UserError(f"{place} has no results of studies (*.json)")
+    results = [StudyResult.read(file) for file in files]
+    return {
+        (run.digest, result.headline): run
+        for result in results
+        for row in result.rows
+        for run in row.runs
+        if run.digest
+    }
+
+
 def read_run(directory: Path, seed: int, digest: str, headline: str = "accuracy") -> RunResult:
     """The numbers of a finished run, and the curve of its headline."""
     files = RunFiles.read(directory)

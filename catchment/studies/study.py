@@ -22,7 +22,7 @@ from catchment.files import write_atomically
 from catchment.studies.columns import check as check_columns
 from catchment.studies.file import PAPER, StudyFile, distinct_seeds
 from catchment.studies.identity import digest
-from catchment.studies.results import RowResult, StudyResult
+from catchment.studies.results import RowResult, StudyResult, read_known
 from catchment.studies.work import POLL, Folder, Job, work
 from catchment.trackers import check_trackers
 
@@ -48,11 +48,12 @@ class Study:
         vary: Mapping[str, Sequence[Any]] | None = None,
         out: str | Path = "runs",
         trackers: Sequence[str] = (),
+        known: str | Path | None = None,
     ) -> Study:
         """Read a study file at one scale, or an experiment file.
 
         `rows` is a pattern of labels, `seeds` how many or which, `vary` has further values of settings by dotted keys,
-        of which every combination is run.
+        of which every combination is run. What result files under `known` have is not run again.
         """
         file = StudyFile.load(path, scale).varied(vary or {})
         chosen = tuple(row for row in file.rows if _is_like(row.label.lower(), rows.lower()))
@@ -65,7 +66,7 @@ class Study:
         reference = file.reference if file.reference in {row.label for row in chosen} else None
         return Study(
             replace(file, rows=chosen, seeds=distinct_seeds(numbers), reference=reference),
-            Folder(Path(out), tuple(trackers)),
+            Folder(Path(out), tuple(trackers), None if known is None else read_known(Path(known))),
             replace(file, seeds=tuple(dict.fromkeys((*file.seeds, *numbers)))),
         )
 

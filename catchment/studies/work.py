@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,11 +39,14 @@ class Job:
 
 
 class Folder:
-    """Where runs of studies are."""
+    """Where runs of studies are; `known` has results of runs that may lie elsewhere, by digest and headline."""
 
-    def __init__(self, path: Path, trackers: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, path: Path, trackers: tuple[str, ...] = (), known: Mapping[tuple[str, str], RunResult] | None = None
+    ) -> None:
         self.path = path
         self.trackers = trackers
+        self._known = known or {}
 
     def directory(self, job: Job) -> Path:
         """The directory of a run."""
@@ -51,7 +54,7 @@ class Folder:
 
     def finished(self, job: Job) -> bool:
         """Whether a run has its result."""
-        return (self.directory(job) / "result.json").exists()
+        return (self.directory(job) / "result.json").exists() or self._known_result(job) is not None
 
     def failure(self, job: Job) -> str | None:
         """Why a run failed when it was last tried."""
@@ -70,7 +73,10 @@ class Folder:
             return 0
 
     def result(self, job: Job) -> RunResult:
-        """What a finished run found."""
+        """What a finished run found; its directory comes before what is known of it."""
+        known = self._known_result(job)
+        if known is not None and not (self.directory(job) / "result.json").exists():
+            return known
         return read_run(self.directory(job), job.seed, job.digest, job.experiment.evaluation.headline)
 
     def claim(self, job: Job) -> FileLock:
@@ -129,6 +135,9 @@ class Folder:
                 break
         with lock:
             yield
+
+    def _known_result(self, job: Job) -> RunResult | None:
+        return self._known.get((job.digest, job.experiment.evaluation.headline))
 
     def _error(self, job: Job) -> Path:
         return self.path / "runs" / f"{job.digest}.error"

@@ -221,7 +221,10 @@ def test_missing_and_broken_files_are_one_sentence(finished, here):
         (["report", "nowhere"], "nowhere"),
         (["check", "nowhere.toml"], "there is no experiment file"),
         (["export", "nowhere"], "nowhere holds no run"),
-        (["export", "out", "--client", "4", "--out", "four.safetensors"], "out has no client 4; its clients are 0 to 3"),
+        (
+            ["export", "out", "--client", "4", "--out", "four.safetensors"],
+            "out has no client 4; its clients are 0 to 3",
+        ),
     ):
         done = here(*arguments, cwd=folder)
         assert done.returncode == 2, arguments

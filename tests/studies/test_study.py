@@ -75,6 +75,30 @@ def test_what_is_there_is_not_run_again(file, tmp_path):
     assert again == first
 
 
+def test_what_a_result_file_has_is_not_run_again(file, tmp_path):
+    study = Study.load(file, rows="FedAvg", out=tmp_path / "out")
+    first = study.run()
+    for place in (tmp_path / "out", study.result_file):
+        again = Study.load(file, rows="FedAvg", out=tmp_path / "elsewhere", known=place).run()
+        assert list(again) == list(first)
+    assert not runs(tmp_path / "elsewhere")
+    Study.load(file, seeds=1, out=tmp_path / "elsewhere", known=tmp_path / "out").run()
+    assert len(runs(tmp_path / "elsewhere")) == 1  # the other row
+
+
+def test_a_known_run_with_another_headline_is_run_for_its_curve(file, tmp_path):
+    Study.load(file, rows="FedAvg", seeds=1, out=tmp_path / "out").run()
+    file.write_text(FILE.replace("rounds = 2", 'rounds = 2\nevaluation.headline = "macro_f1"'))
+    Study.load(file, rows="FedAvg", seeds=1, out=tmp_path / "elsewhere", known=tmp_path / "out").run()
+    assert runs(tmp_path / "elsewhere") == runs(tmp_path / "out")
+
+
+@pytest.mark.parametrize(("name", "sentence"), [("", "has no results of studies"), ("x.json", "is not the result")])
+def test_a_place_without_known_results_is_refused(file, tmp_path, name, sentence):
+    with pytest.raises(UserError, match=sentence):
+        Study.load(file, known=tmp_path / name)
+
+
 def test_rows_that_are_equal_share_a_run_also_between_studies(file, tmp_path):
     Study.load(file, out=tmp_path / "out").run()
     other = tmp_path / "other.toml"
