@@ -154,7 +154,7 @@ def _bar(axes: Axes, place: float, values: Sequence[float], colour: str, most: f
 
 def _fall(axes: Axes, rows: Sequence[tuple[str, RowResult, RowResult]], title: str) -> None:
     for place, (_, before, after) in enumerate(rows[::-1]):
-        ends = [_percents(row, "accuracy")[0] for row in (before, after)]
+        ends = [spread(_percents(row, "accuracy")).mean for row in (before, after)]
         axes.plot(ends, [place, place], color="#B8BEC6", linewidth=2.5, zorder=1)
         for end, colour, marker, label in zip(
             ends, (BLUE, VERMILLION), "oD", ("nobody lies", "one client of eight lies")

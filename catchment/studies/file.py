@@ -78,7 +78,10 @@ class StudyFile:
             raise ExperimentError(f"{path}: {error}") from None
 
     def varied(self, values: Mapping[str, Sequence[Any]]) -> StudyFile:
-        """Every row with every combination of other settings, by dotted keys; `seed` sets the seeds."""
+        """Every row with every combination of other settings, by dotted keys; `seed` sets the seeds.
+
+        Differences are taken to the first row, and several seeds show them.
+        """
         seeds = distinct_seeds(values.get("seed", self.seeds))
         keys = [key for key in values if key != "seed"]
         rows = tuple(
@@ -93,7 +96,12 @@ class StudyFile:
             for combination in itertools.product(*(values[key] for key in keys))
         )
         _check_labels([row.label for row in rows])
-        return replace(self, rows=rows, seeds=seeds, reference=None if keys else self.reference)
+        if not keys:
+            return replace(self, seeds=seeds)
+        columns = self.columns
+        if columns == StudyFile.columns and len(rows) > 1 and len(seeds) > 1:
+            columns = (columns[0], "difference", *columns[1:])
+        return replace(self, rows=rows, seeds=seeds, columns=columns, reference=rows[0].label)
 
     @staticmethod
     def scales(path: str | Path) -> list[str]:

@@ -116,6 +116,8 @@ def test_settings_can_be_varied_without_a_file(tmp_path):
     assert varied.rows[2].settings["method"] == {"name": "fedprox", "mu": 1.0}
     assert varied.rows[1].settings["data"] == {"clients": 4}
     assert varied.seeds == (0, 1, 2)
+    assert (varied.reference, varied.columns[1]) == ("fedavg, 2", "difference")
+    assert "difference" not in file.varied({"data.clients": [2, 4]}).columns  # one seed has no interval
 
 
 def test_values_that_give_a_row_twice_are_refused(study):
