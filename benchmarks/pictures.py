@@ -222,7 +222,7 @@ PICTURES: dict[str, Callable[[Path], bytes]] = {
         "fedgkt-bytes-small",
         {
             "SplitFed of the same two halves": "SplitFed",
-            "FedGKT as printed": "FedGKT as printed",
+            "FedGKT, features in every round": "FedGKT, features in every round",
             "features in 4 bits": "features in 4 bits",
             "sent once, augmented, 4 bits": "sent once, augmented,\n4 bits",
             "sent once, augmented, 4 bits, 8 maps of 16x16": "... 8 maps of 16x16",
@@ -230,7 +230,7 @@ PICTURES: dict[str, Callable[[Path], bytes]] = {
             "all images in one place, ResNet-20": "all images in one place,\nResNet-20",
         },
         ours=(
-            "FedGKT as printed",
+            "FedGKT, features in every round",
             "features in 4 bits",
             "sent once, augmented, 4 bits",
             "sent once, augmented, 4 bits, 8 maps of 16x16",
