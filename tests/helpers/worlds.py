@@ -69,12 +69,12 @@ METHODS: dict[str, dict[str, Any]] = {
         "wire": {"codecs": ["features=int8+zstd"]},
     },
     "fedgem": {
-        "method": {"name": "fedgem"},
+        "method": {"name": "fedgem", "start_epochs": 0},
         "models": {"client": ["mlp", "cnn"], "server": "cnn"},
         "data": {"public": 0.4},
     },
     "fedgems": {
-        "method": {"name": "fedgems"},
+        "method": {"name": "fedgems", "start_epochs": 1},
         "models": {"client": ["mlp", "cnn"], "server": "resnet4"},
         "data": {"public": 0.4, "validation": 0.1, "augment": ["crop", "flip"]},
         "optimizer": {

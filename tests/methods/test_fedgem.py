@@ -116,7 +116,7 @@ def answering(w, state=None, round=1):
 
 
 def test_a_round_of_fedgem_by_hand():
-    method = FedGEM(epsilon=0.75)
+    method = FedGEM(epsilon=0.75, start_epochs=0)
     w = by_hand(method)
     # The client trains on private data first: from p = (1/2, 1/2) its weights become (1/2, -1/2) along x.
     client = answering(w)
@@ -177,7 +177,7 @@ def played(w, method, rounds, notes=None):
 
 
 def test_the_mean_is_that_of_the_aggregator():
-    method = FedGEM()
+    method = FedGEM(start_epochs=0)
     w = by_hand(method, clients=((X, Y), (X, [1]), (X, [1])))
     server, fleet = Server(w), Fleet(traffic := Traffic(InProcess(w), method, Ledger()), seed=0)
     server.round = 1
@@ -219,7 +219,7 @@ def fused(method, *, pooled=(), clients=(([[1.0, 1.0]], [0]), ([[2.0, 1.0]], [0]
 
 def test_a_sample_takes_one_of_three_paths():
     # After one step both clients say class 0 of every sample: right about sample 2, wrong about sample 3.
-    lesson, state, notes = fused(FedGEMS(), pooled=[3])
+    lesson, state, notes = fused(FedGEMS(start_epochs=0), pooled=[3])
     assert notes == {"self_training": 2, "self_distillation": 1, "ensemble_distillation": 1, "nobody_right": 0}
     assert lesson.distilled.tolist() == [False, False, True, True]
     assert lesson.teacher[3].tolist() == [5.0, -5.0]  # from the pool
@@ -234,7 +234,7 @@ def test_a_sample_takes_one_of_three_paths():
 
 
 def test_nobody_right_is_cross_entropy_alone():
-    lesson, _, notes = fused(FedGEMS())
+    lesson, _, notes = fused(FedGEMS(start_epochs=0))
     assert notes == {"self_training": 2, "self_distillation": 0, "ensemble_distillation": 2, "nobody_right": 1}
     assert lesson.distilled.tolist() == [False, False, True, False]
 
@@ -248,13 +248,13 @@ def test_nobody_right_is_cross_entropy_alone():
     ],
 )
 def test_an_ablation_leaves_its_samples_to_the_next_path(off, paths, distilled):
-    lesson, _, notes = fused(FedGEMS(**{off: False}), pooled=[3])
+    lesson, _, notes = fused(FedGEMS(start_epochs=0, **{off: False}), pooled=[3])
     assert tuple(notes.values())[:3] == paths
     assert lesson.distilled.tolist() == distilled
 
 
 def test_an_empty_selection_asks_nobody():
-    method = FedGEMS()
+    method = FedGEMS(start_epochs=0)
     w = by_hand(method, clients=((X, Y), (X, Y)))
     ledger = Ledger()
     server, fleet = Server(w), Fleet(traffic := Traffic(InProcess(w), method, ledger), seed=0)
@@ -304,7 +304,7 @@ def test_uploads_of_wrong_form_are_refused(monkeypatch):
 
     client_select.on_client = True
     monkeypatch.setattr(FedGEM, "client_select", client_select, raising=False)
-    method = FedGEM()
+    method = FedGEM(start_epochs=0)
     w = by_hand(method, clients=[(X, Y)] * 4)
     server = Server(w)
     fleet = Fleet(traffic := Traffic(InProcess(w), method, Ledger(), expectations=Expectations.of(method, w)), seed=0)
