@@ -39,7 +39,7 @@ class Written(NamedTuple):
 
 
 class FromPixels(nn.Module):
-    """A model that takes pixels from 0 to 255 and normalises them itself."""
+    """A model that takes pixels, from 0 to the scale of its data set, and normalises them itself."""
 
     def __init__(self, model: nn.Module, normalise: Normalisation) -> None:
         super().__init__()

@@ -16,11 +16,18 @@ from torch import Tensor, nn
 
 from catchment import models
 from catchment.data import Normalisation
-from catchment.errors import UserError, needs
+from catchment.errors import UserError, needs, printable
 
 ABOUT = "about.json"  # what a file says of its model
 MOST_IMAGES = 64  # per call
+WHITE = 255.0  # in image files, whatever it is in the data set that a model was trained on
 MOST_EXECUTORCH = 15  # per call: with more, its exporter picks other convolutions and bounds the program all the same
+
+
+_NOT_IMAGES = {
+    "features": "a client's features",
+    "floats": "images of floating-point numbers as its data set made them",
+}
 
 
 class Answer(NamedTuple):
@@ -41,12 +48,13 @@ class Opened(NamedTuple):
         """The most probable class of each image file; images of another size are scaled."""
         if self.about.get("task", "classification") != "classification":
             raise UserError(f"this model is for {self.about['task']}; predict shows classes, and it has none per image")
+        if (takes := self.about.get("input")) in _NOT_IMAGES:
+            raise UserError(f"this model takes {_NOT_IMAGES[takes]}; predict reads image files")
         images = torch.stack([_pixels(file, self.about["shape"]) for file in files])
-        if self.about.get("input") == "pixels":
-            images = images.float()
+        if takes == "pixels":
+            images = images.float() * (self.about["scale"] / WHITE)
         else:
-            normalise = Normalisation(self.about["scale"], tuple(self.about["mean"]), tuple(self.about["std"]))
-            images = normalise(images)
+            images = Normalisation(WHITE, tuple(self.about["mean"]), tuple(self.about["std"]))(images)
         with torch.no_grad():
             outputs = torch.cat([self.outputs(some) for some in torch.split(images, MOST_IMAGES)])
         shares, numbers = outputs.double().softmax(1).max(1)
@@ -83,6 +91,8 @@ def _pixels(file: Path, shape: Sequence[int]) -> Tensor:
     channels, height, width = shape
     try:
         with Image.open(file) as image:
+            if image.mode.startswith(("I", "F")):
+                raise UserError(f"{file} has more than 8 bits per pixel ({image.mode}); only 8-bit images are read")
             fitting = image.convert("L" if channels == 1 else "RGB")
             if fitting.size != (width, height):
                 fitting = fitting.resize((width, height), Image.Resampling.BILINEAR)
@@ -133,7 +143,10 @@ def _open_torch(path: Path) -> Opened:
 def _open_onnx(path: Path) -> Opened:
     with needs("a file in the format onnx", "onnx"):
         import onnxruntime
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    try:
+        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    except Exception as error:  # of ONNX Runtime, which has many of its own
+        raise ValueError(printable(error, 200)) from None
 
     def outputs(images: Tensor) -> Tensor:
         return torch.from_numpy(session.run(None, {"images": images.numpy()})[0])

@@ -24,7 +24,7 @@ def model_card(
             "",
             *_section("Use", _use(about, written)),
             *_section("Data", _data(about, result)),
-            *_section("Numbers", _numbers(score)),
+            *_section("Numbers", _numbers(about, score)),
             *_section("Costs", _costs(written, result)),
             *_section(
                 "Limits", [f"{_TO_FILL_IN}: for whom and for what it was tested, and for what it must not be used."]
@@ -48,7 +48,11 @@ def _use(about: Mapping[str, Any], written: Written) -> list[str]:
     channels, height, width = about["shape"]
     takes = f"float32 images [N, {channels}, {height}, {width}]"
     if about["input"] == "pixels":
-        lines = [f"- Takes {takes} of pixels from 0 to 255; it normalises them itself."]
+        lines = [f"- Takes {takes} of pixels from 0 to {about['scale']:g}; it normalises them itself."]
+    elif about["input"] == "features":
+        return ["- The server's half: it takes features that a client's extractor makes of images, and gives logits."]
+    elif about["input"] == "floats":
+        lines = [f"- Takes {takes}, as the data set has them."]
     else:
         mean, std = list(about["mean"]), list(about["std"])
         lines = [f"- Takes {takes}, normalised: (pixel / {about['scale']:g} - mean) / std, mean {mean}, std {std}."]
@@ -66,7 +70,9 @@ def _data(about: Mapping[str, Any], result: Mapping[str, Any] | None) -> list[st
     return lines + [f"- {data[key]:,} {name}" for key, name in sizes.items() if data.get(key)]
 
 
-def _numbers(score: Score | None) -> list[str]:
+def _numbers(about: Mapping[str, Any], score: Score | None) -> list[str]:
+    if about["input"] == "features":
+        return ["A half is measured with the extractors of clients: see the report of the run."]
     if score is None:
         return ["There were no test samples to measure this model with."]
     found = {"accuracy": score.accuracy, **score.quality.numbers(), **score.more}

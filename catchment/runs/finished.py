@@ -101,12 +101,19 @@ class Run:
                 raise UserError(
                     f"{file} is there already; choose another file, or replace it with --force (force=True)"
                 )
+        floats = self.world.data.test.images.dtype != torch.uint8
+        if pixels and floats:
+            raise UserError(
+                "this run's images are floating-point numbers, which nothing normalises; export without --pixels"
+            )
         model = self.model() if client is None else self.client_model(client)
-        about = {**self._about(client, model), "input": "pixels" if pixels else "normalised"}
-        images = self._test_images(pixels)
+        images, score = self._test_images(pixels), self._score(model)
+        takes = "pixels" if pixels else "floats" if floats else "normalised"
+        half = score is None and not self._takes(model, images)
+        about = {**self._about(client, model), "input": "features" if half else takes}
         taken = FromPixels(model, self.world.normalise) if pixels else model
         written = write_model(taken, images, about, format, path)
-        text = model_card(about, written, self._score(model), self.result)
+        text = model_card(about, written, score, self.result)
         write_atomically(card, (text.rstrip() + "\n").encode())
         return written
 
@@ -119,6 +126,16 @@ class Run:
             noise = torch.randint(256, (COMPARED, *world.data.dataset.shape), generator=torch_generator(0, "export"))
             images = noise.byte()
         return images.float() if pixels else world.normalise(images)
+
+    @staticmethod
+    def _takes(model: nn.Module, images: Tensor) -> bool:
+        """Whether a model takes images; a server's half does not."""
+        try:
+            with torch.no_grad():
+                model(images[:1])
+        except RuntimeError:
+            return False
+        return True
 
     def _score(self, model: nn.Module) -> Score | None:
         """What a model reaches on the test set; None if there is none, or it does not take images."""

@@ -1,7 +1,9 @@
 """Exported files compute what the model does, and say what it is."""
 
+import dataclasses
 import json
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -45,12 +47,13 @@ def test_a_file_gives_the_models_outputs_for_any_number_of_images(averaged, tmp_
 def test_predictions_are_those_of_the_model(averaged, tmp_path):
     averaged.export(tmp_path / "model.pt2", format="torch", pixels=True)
     averaged.export(tmp_path / "model.safetensors")
-    images = averaged.world.data.test.images[:3]
+    grey = (averaged.world.data.test.images[:3].float() * (255 / 16)).round().byte()  # as a camera has them: 0 to 255
     files = [tmp_path / f"{number}.png" for number in range(3)]
-    for file, image in zip(files, images):
+    for file, image in zip(files, grey):
         Image.fromarray(image[0].numpy()).save(file)
+    normalise = dataclasses.replace(averaged.world.normalise, scale=255)
     with torch.no_grad():
-        shares, numbers = averaged.model()(averaged.world.normalise(images)).softmax(1).max(1)
+        shares, numbers = averaged.model()(normalise(grey)).softmax(1).max(1)
     for name in ("model.pt2", "model.safetensors"):
         answers = open_model(tmp_path / name).predict(files)
         assert [answer.name for answer in answers] == [str(number) for number in numbers.tolist()]
@@ -88,15 +91,44 @@ def test_an_extractor_with_the_servers_half_is_one_model(tmp_path):
         assert torch.allclose(opened.outputs(images), run.client_model(1)(images), atol=1e-6)
     run.export(tmp_path / "half.safetensors")
     assert load_file(tmp_path / "half.safetensors").keys() == run.model().state_dict().keys()
+    card = (tmp_path / "half.safetensors.md").read_text()
+    assert "takes features that a client's extractor makes of images" in card
+    assert "measured with the extractors of clients" in card
     with pytest.raises(UserError, match="a server's half takes features; export the model of a client"):
         run.export(tmp_path / "half.pt2", format="torch")
+
+
+def test_float_images_are_not_normalised_by_anybody(tmp_path):
+    (tmp_path / "floats.py").write_text(
+        "import torch\n"
+        "from catchment import Dataset\n\n\n"
+        "def data():\n"
+        "    images, labels = torch.rand(40, 1, 8, 8), torch.arange(40) % 2\n"
+        "    return Dataset.of(images, labels, images, labels)\n"
+    )
+    table = {"rounds": 1, "path": str(tmp_path), "data": {"name": "floats:data", "clients": 2}}
+    catchment.run(catchment.Experiment.from_dict({**table, "models": {"client": "mlp"}}), out=tmp_path / "run")
+    run = catchment.Run(tmp_path / "run")
+    with pytest.raises(UserError, match="images are floating-point numbers, which nothing normalises"):
+        run.export(tmp_path / "model.pt2", format="torch", pixels=True)
+    run.export(tmp_path / "model.pt2", format="torch")
+    assert "as the data set has them" in (tmp_path / "model.pt2.md").read_text()
+    with pytest.raises(UserError, match="takes images of floating-point numbers as its data set made them"):
+        open_model(tmp_path / "model.pt2").predict([tmp_path / "any.png"])
+
+
+def test_images_of_more_than_8_bits_are_refused(averaged, tmp_path):
+    averaged.export(tmp_path / "model.safetensors")
+    Image.fromarray(np.full((8, 8), 40_000, np.uint16)).save(tmp_path / "deep.png")
+    with pytest.raises(UserError, match=r"deep\.png has more than 8 bits per pixel"):
+        open_model(tmp_path / "model.safetensors").predict([tmp_path / "deep.png"])
 
 
 def test_a_card_says_what_the_model_is(averaged, tmp_path):
     averaged.export(tmp_path / "model.pt2", format="torch", pixels=True)
     card = (tmp_path / "model.pt2.md").read_text()
     assert "trained by fedavg" in card
-    assert "pixels from 0 to 255" in card
+    assert "pixels from 0 to 16;" in card  # as digits have them
     assert f"| accuracy | {averaged.result['accuracy']:.4f} |" in card
     assert f"{averaged.result['bytes']['up']:,} bytes up" in card
     assert "## Licence\n\nTo be filled in" in card
@@ -108,6 +140,7 @@ def test_a_card_says_what_the_model_is(averaged, tmp_path):
         ("model.onx", b"", r"ends with none of \.safetensors, \.pt2, \.onnx, \.pte"),
         ("model.safetensors", b"nonsense", "is no model that catchment export wrote"),
         ("model.pt2", b"nonsense", "is no model that catchment export wrote"),
+        ("model.onnx", b"nonsense", "is no model that catchment export wrote"),
         ("none.pt2", None, "there is no model"),
     ],
 )
