@@ -2,9 +2,9 @@
 
     python benchmarks/found.py
 
-A setting is the data, the clients, the partition and whether there are public samples. Of each method it has the row
-with the best mean accuracy that was neither attacked nor a failure. Settings with a single method compare nothing and
-are left out.
+A setting is the data, the clients, the partition, and whether there are public samples and boxes. Of each method it has
+the row with the best mean accuracy that was neither attacked nor a failure. Settings with a single method compare
+nothing and are left out.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from catchment.data.sources import WITH_BOXES
 from catchment.errors import ExperimentError
 from catchment.studies.file import Row, StudyFile
 from catchment.studies.results import StudyResult
@@ -31,6 +32,7 @@ def setting(row: Row) -> dict[str, Any]:
         "clients": data.get("clients", 8),
         "partition": partition["name"],
         "public": "public" in data,
+        "boxes": data.get("name") in WITH_BOXES,
     }
 
 

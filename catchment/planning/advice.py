@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from catchment.config.experiment import Experiment
+from catchment.data.sources import WITH_BOXES
 from catchment.errors import CatchmentError
 from catchment.methods import METHODS
 from catchment.planning.plan import Plan, plan
@@ -36,6 +37,7 @@ class Setting:
     clients: int
     partition: str
     public: bool
+    boxes: bool  # detection, whose accuracy is mAP
     methods: Mapping[str, Mapping[str, Any]]
 
     def distance(self, experiment: Experiment) -> float:
@@ -118,10 +120,20 @@ def advise(experiment: Experiment, seconds: float = SECONDS) -> Advice:
     return Advice(chosen, tuple(sorted(ranked, key=rank)))
 
 
-def nearest(experiment: Experiment, methods: Iterable[str], least: int = 1) -> Setting | None:
-    """The nearest setting that has at least as many of these methods; of equally near ones that with most of them."""
+def nearest(experiment: Experiment, methods: Iterable[str], least: int = 0) -> Setting | None:
+    """The nearest setting of this task that has at least as many of these methods, baselines not counted.
+
+    Of equally near ones that with most of them.
+    """
     wanted = set(methods)
-    near = [setting for setting in settings() if len(wanted & setting.methods.keys()) >= least]
+    boxes = experiment.data.name in WITH_BOXES
+    near = [
+        setting
+        for setting in settings()
+        if setting.boxes == boxes
+        and (shared := wanted & setting.methods.keys())
+        and len(shared - {*BASELINES}) >= least
+    ]
     return min(near, key=lambda one: (one.distance(experiment), -len(wanted & one.methods.keys())), default=None)
 
 
