@@ -57,6 +57,16 @@ DIFFERENCES = {
             (ACCURACY, "sent once, augmented, 4 bits, 8 maps of 16x16", "FedAvg of ResNet-20"),
         ],
     ),
+    "fedgkt-speeds-differences": (
+        "fedgkt-two-speeds-small",
+        "",
+        [
+            (ACCURACY, "asynchronous", "synchronous"),
+            (ACCURACY, "asynchronous, weights for rare clients", "asynchronous"),
+            (ACCURACY, "asynchronous, with replay", "synchronous"),
+            (ACCURACY, "asynchronous, more uploads, some replay", "synchronous"),
+        ],
+    ),
     "fedgems-differences": (
         "fedgems-table2-small",
         "CIFAR-10, hetero, ",
@@ -100,6 +110,18 @@ DIFFERENCES = {
             )
         ],
     ),
+    "fedkgf-limits-differences": (
+        "fedkgf-limits-small",
+        "",
+        [
+            (ACCURACY, "IID, base kernels alone", "IID, a dense network of as many parameters"),
+            (ACCURACY, "IID, Fed-KGF", "IID, base kernels alone"),
+            (ACCURACY, "IID, Fed-KGF without alpha", "IID, Fed-KGF"),
+            (ACCURACY, "IID, Fed-KGF, last layer averaged", "IID, Fed-KGF"),
+            (ACCURACY, "non-IID, Fed-KGF, last layer averaged", "non-IID, Fed-KGF"),
+            (ACCURACY, "non-IID, Fed-KGF, last layer averaged", "non-IID, FedAvg"),
+        ],
+    ),
     "fedzkt-differences": (
         "fedzkt-headline-small",
         "",
@@ -111,6 +133,22 @@ DIFFERENCES = {
     ),
     "fedzkt-loss-differences": (
         "fedzkt-table2-small", "", _in_each_split(("SL", "KL-divergence"), ("SL", "l1 norm")),
+    ),
+    "fedzkt-table1-differences": (
+        "fedzkt-table1-small",
+        "",
+        [
+            (ACCURACY, f"{data}, FedZKT", f"{data}, FedMD with {public}")
+            for data, public in (("MNIST", "Fashion-MNIST"), ("Fashion-MNIST", "MNIST"))
+        ],
+    ),
+    "fedzkt-fedmd-differences": (
+        "fedzkt-figure4-small",
+        "MNIST, ",
+        [
+            (ACCURACY, f"{split}, FedZKT", f"{split}, FedMD")
+            for split in ("2 classes per device", "5 classes per device", "Dirichlet(0.5)")
+        ],
     ),
     "fedzkt-anchor-differences": (
         "fedzkt-table4-small", "", _in_each_split(("anchor", "no anchor"), ("anchor, 200 times", "no anchor")),

@@ -19,6 +19,7 @@ from catchment.report.showing import human_bytes
 from catchment.studies.results import RowResult, StudyResult
 from catchment.studies.statistics import spread
 
+SENT_ONCE = "sent once, augmented, 4 bits, 16 maps of 16x16, twice the epochs"
 # Letters as outlines: a page that shows an image has no say in fonts.
 LOOK = style.context(["default", {**STYLE, "svg.fonttype": "path", "font.size": 9, "axes.titlesize": 10.5}])
 
@@ -218,6 +219,16 @@ PICTURES: dict[str, Callable[[Path], bytes]] = {
         },
         ours=("FedGKT: ResNet-8 on the edge, ResNet-19 on the server",),
     ),
+    "fedgkt-bytes-full": Beside(
+        "fedgkt-bytes",
+        {
+            "FedAvg of ResNet-20": "FedAvg, ResNet-20\non every device",
+            "FedGKT, features in every round": "FedGKT, features in\nevery round",
+            SENT_ONCE: "FedGKT, small features\nsent once, in 4 bits",
+            "all images in one place, ResNet-20": "all images in one place,\nResNet-20",
+        },
+        ours=("FedGKT, features in every round", SENT_ONCE),
+    ),
     "fedgkt-bytes": Beside(
         "fedgkt-bytes-small",
         {
@@ -236,6 +247,24 @@ PICTURES: dict[str, Callable[[Path], bytes]] = {
             "sent once, augmented, 4 bits, 8 maps of 16x16",
         ),
         most=65,
+    ),
+    "fedkgf": Beside(
+        "fedkgf-limits-small",
+        {
+            "IID, FedAvg": "IID: FedAvg",
+            "IID, Fed-KGF": "IID: Fed-KGF",
+            "IID, Fed-KGF without alpha": "IID: without alpha",
+            "non-IID, FedAvg": "main classes: FedAvg",
+            "non-IID, Fed-KGF": "main classes: Fed-KGF",
+            "non-IID, Fed-KGF, last layer averaged": "main classes: last\nlayer averaged",
+        },
+        ours=(
+            "IID, Fed-KGF",
+            "IID, Fed-KGF without alpha",
+            "non-IID, Fed-KGF",
+            "non-IID, Fed-KGF, last layer averaged",
+        ),
+        most=50,
     ),
     "fedgems": Beside(
         "fedgems-server",
