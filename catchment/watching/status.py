@@ -93,12 +93,7 @@ def overview(place: Path) -> dict[str, Any]:
 def details(directory: Path) -> dict[str, Any]:
     """All about one run: its rounds, its clients and what happened."""
     status = Status.read(directory)
-    events = [
-        {"round": record.round, "what": event.what, "client": event.client, "why": event.why}
-        for record in status.rounds
-        for event in record.events
-        if event.what != "attacked"
-    ]
+    events = _events(status)
     return {
         **status.summary(),
         "rounds": [
@@ -114,6 +109,16 @@ def details(directory: Path) -> dict[str, Any]:
         "clients": _clients(None if status.finished else read_presence(directory), events),
         "events": events[: -EVENTS - 1 : -1],
     }
+
+
+def _events(status: Status) -> list[dict[str, Any]]:
+    """What happened, oldest first; that a client attacks is known to a simulation alone."""
+    return [
+        {"round": record.round, "what": event.what, "client": event.client, "why": event.why}
+        for record in status.rounds
+        for event in record.events
+        if event.what != "attacked"
+    ]
 
 
 def _clients(presence: dict[str, Any] | None, events: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -154,7 +159,7 @@ def client_details(directory: Path, client: int) -> dict[str, Any]:
         "done": whole["done"],
         **row,
         "rounds": rounds,
-        "events": [event for event in whole["events"] if event["client"] == client],
+        "events": [event for event in _events(Status.read(directory)) if event["client"] == client][: -EVENTS - 1 : -1],
     }
 
 

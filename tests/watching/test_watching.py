@@ -73,6 +73,13 @@ def test_the_bytes_of_one_client_are_those_of_the_ledger(place):
         assert sum(own[number]["down"] for own in sent) == record.bytes.down
 
 
+def test_a_clients_events_are_not_lost_among_those_of_others(place, monkeypatch):
+    monkeypatch.setattr("catchment.watching.status.EVENTS", 1)
+    (running,) = (run for run in find_runs(place).values() if not Status.read(run).finished)
+    assert len(details(running)["events"]) == 1
+    assert [client_details(running, client)["events"][0]["what"] for client in (0, 2)] == ["refused", "late"]
+
+
 def test_presence_says_since_when(tmp_path, monkeypatch):
     clock = iter([100.0, 100.1, 103.0])
     monkeypatch.setattr("catchment.runs.presence.time.time", lambda: next(clock))
