@@ -79,7 +79,7 @@ def _show_advice(advice: Advice) -> None:
     where = f"accuracy in the nearest study: {advice.setting}" if advice.setting else "no study compared these methods"
     table = Table(title=f"Methods that fit, by {where}" if advice.setting else f"Methods that fit; {where}")
     table.add_column("method")
-    for heading in ("accuracy, %", "work, MACs", "memory", "up", "down"):
+    for heading in ("accuracy, %", "work, MACs", "memory", "all up", "all down"):
         table.add_column(heading, justify="right")
     table.add_column("leaves the device")
     others: dict[str, str] = {}
@@ -90,11 +90,11 @@ def _show_advice(advice: Advice) -> None:
                 one.method + (" (baseline)" if one.method in BASELINES else ""), _accuracy(one, advice, others),
                 human_count(max(kind.macs for kind in kinds)),
                 _memory(max((kind.memory or 0 for kind in kinds), default=0) or None),
-                human_bytes(max(kind.up for kind in kinds)), human_bytes(max(kind.down for kind in kinds)),
+                human_bytes(one.plan.up.expected), human_bytes(one.plan.down.expected),
                 ", ".join(one.plan.leaves),
             )  # fmt: skip
     console.print(table)
-    say("Work, memory and bytes: the most of one device in a round.")
+    say("Work and memory: the most of one device in a round. Bytes: of all devices and rounds, as expected.")
     for text, mark in others.items():
         say(f"{mark} {text}")
     for one in advice.methods:
