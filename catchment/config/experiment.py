@@ -117,6 +117,8 @@ class Experiment:
         """Read a TOML file and those that it extends; `changes` maps dotted keys (`"method.mu"`) to other values."""
         path = Path(path)
         table = read_file(path)
+        if table.keys() & {"row", "axes"}:
+            raise ExperimentError(f"{path} is a study; run it with: catchment study {path}")
         table.setdefault("path", str(path.resolve().parent))
         return Experiment.from_dict(table, changes)._with_absolute_paths()
 

@@ -213,6 +213,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(case, finished, here):
 def test_missing_and_broken_files_are_one_sentence(finished, here):
     folder, _ = finished
     (folder / "broken.toml").write_text("rounds = = 3")
+    (folder / "study.toml").write_text('[[row]]\nlabel = "one"')
     for arguments, expected in (
         (["run", "nowhere.toml"], "there is no experiment file nowhere.toml"),
         (["run", "broken.toml"], "broken.toml is not valid TOML"),
@@ -220,6 +221,7 @@ def test_missing_and_broken_files_are_one_sentence(finished, here):
         (["resume", "nowhere"], "nowhere holds no run to resume"),
         (["report", "nowhere"], "nowhere"),
         (["check", "nowhere.toml"], "there is no experiment file"),
+        (["plan", "study.toml"], "study.toml is a study; run it with: catchment study study.toml"),
         (["export", "nowhere"], "nowhere holds no run"),
         (
             ["export", "out", "--client", "4", "--out", "four.safetensors"],
