@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import keyword
 import re
 from enum import StrEnum
 from pathlib import Path
@@ -50,8 +48,6 @@ def new(
     paths = {out / pattern.format(name): SKELETONS / source for pattern, source in FILES[kind].items()}
     if there := [path for path in paths if path.exists()]:
         raise UserError(f"{there[0]} is there already; choose another name or folder")
-    if kind is Kind.method and (keyword.iskeyword(name) or importlib.util.find_spec(name) is not None):
-        raise UserError(f'a module called "{name}" would hide another one; choose another name, such as my_{name}')
     out.mkdir(parents=True, exist_ok=True)
     for path, source in paths.items():
         text = re.sub("NAME|CLASS", lambda found: words[found[0]], source.read_text(encoding="utf-8"))

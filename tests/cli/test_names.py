@@ -106,5 +106,3 @@ def test_a_skeleton_replaces_nothing(call, tmp_path):
     assert (tmp_path / "mine.toml").read_text() == "mine"
     assert not (tmp_path / "test_mine.py").exists()
     assert "small letters" in str(call("new", "method", "My-Idea").exception)
-    for taken in ("json", "class"):
-        assert "would hide another one" in str(call("new", "method", taken, "--out", str(tmp_path)).exception)
