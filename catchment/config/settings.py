@@ -168,7 +168,9 @@ class EvaluationSettings:
     every: int = 1  # evaluate every n-th round, and after the last
     average: float = 0.0  # decay of the moving averages of weights that are evaluated and exported; 0: none
     clients: int | None = None  # at most this many measure models of their own; None: all
-    headline: Literal["accuracy", "balanced_accuracy", "macro_f1", "worst_recall", "auroc"] = "accuracy"  # shown first
+    headline: Literal[  # shown first
+        "accuracy", "balanced_accuracy", "macro_f1", "worst_recall", "auroc", "calibration_error"
+    ] = "accuracy"  # fmt: skip
 
     def __post_init__(self) -> None:
         at_least("evaluation.every", self.every, 1)

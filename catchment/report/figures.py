@@ -182,7 +182,7 @@ def _shares(run: RunFiles, name: str) -> list[float]:
 
 
 def _share_axis(axes: Axes, runs: Sequence[RunFiles], name: str) -> None:
-    constant_lines(axes, (constant_answer(run, name) for run in runs))
+    constant_lines(axes, (constant_answer(run.outcome, name) for run in runs))
     accuracy_axis(axes, NAMES[name])
 
 

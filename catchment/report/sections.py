@@ -28,6 +28,7 @@ from catchment.report.tables import Column, summary_columns
 from catchment.report.verdicts import NAMES, shared_headline
 from catchment.runs.reading import RunFiles, labels
 from catchment.runs.records import ModelCosts, Spent
+from catchment.tasks.quality import LOWER_IS_BETTER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -106,8 +107,9 @@ def _where(spent: Spent) -> str:
 def _share_card(run: RunFiles, name: str) -> Card:
     """The headline or the accuracy, and the best that it ever was."""
     value = run.number(name)
-    known = [(share, -record.round) for record in run.evaluated if (share := run.number(name, record)) is not None]
-    notes = [f"best {percent(max(known)[0])} % in round {-max(known)[1]}"] if known else []
+    known = [(share, record.round) for record in run.evaluated if (share := run.number(name, record)) is not None]
+    best = (min if name in LOWER_IS_BETTER else max)(known, key=lambda found: found[0], default=None)
+    notes = [f"best {percent(best[0])} % in round {best[1]}"] if best else []
     notes += [SELF_REPORTED] if run.self_reported("accuracy") else []
     return Card(NAMES[name], MISSING if value is None else f"{percent(value)} %", ", ".join(notes))
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from catchment.report.showing import percent
 from catchment.runs.reading import RunFiles, labels
+from catchment.runs.records import Result, Round
 
 NAMES = {
     "accuracy": "accuracy",
@@ -13,6 +14,7 @@ NAMES = {
     "macro_f1": "macro F1",
     "worst_recall": "worst recall",
     "auroc": "AUROC",
+    "calibration_error": "calibration error",
 }
 """What people call the numbers that can be the headline."""
 
@@ -24,17 +26,17 @@ def shared_headline(runs: Sequence[RunFiles]) -> str:
     return name if all(run.number(name) is not None for run in runs if run.evaluated) else "accuracy"
 
 
-def constant_answer(run: RunFiles, name: str) -> float | None:
+def constant_answer(record: Round | Result, name: str) -> float | None:
     """What a model reaches that always answers the most frequent class; None if that is not known."""
-    majority = run.number("majority")
-    classes = sum(recall is not None for recall in run.outcome.recall)
+    majority = record.scores.get("majority")
+    classes = sum(recall is not None for recall in record.recall)
     if majority is None:
         return None
     if name == "accuracy":
         return majority
     if name == "auroc":
         return 0.5
-    if not classes or name == "worst_recall":
+    if not classes or name in ("worst_recall", "calibration_error"):
         return None
     return 1 / classes if name == "balanced_accuracy" else 2 * majority / (1 + majority) / classes
 

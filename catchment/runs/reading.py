@@ -36,6 +36,11 @@ class Point(NamedTuple):
     up: int  # bytes
 
 
+def number_of(record: Round | Result, name: str) -> float | None:
+    """`"accuracy"` or another share; None if it is not known."""
+    return record.accuracy if name == "accuracy" else record.scores.get(name)
+
+
 @dataclass(frozen=True)
 class RunFiles:
     """The files of one run, finished or not."""
@@ -77,8 +82,7 @@ class RunFiles:
 
     def number(self, name: str, record: Round | Result | None = None) -> float | None:
         """`"accuracy"` or another share of a round, or of the outcome; None if it is not known."""
-        record = self.outcome if record is None else record
-        return record.accuracy if name == "accuracy" else record.scores.get(name)
+        return number_of(self.outcome if record is None else record, name)
 
     @property
     def planned(self) -> int:

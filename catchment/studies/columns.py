@@ -9,15 +9,16 @@ reference row, paired by seed, with its 95 % interval); `paper` (what the paper 
 from __future__ import annotations
 
 import difflib
+import operator
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from catchment.errors import ExperimentError
 from catchment.report.showing import MISSING, human_bytes, human_seconds
 from catchment.studies.results import CURVE, RowResult, StudyResult
 from catchment.studies.statistics import paired, spread
-from catchment.tasks.quality import SHARES
+from catchment.tasks.quality import LOWER_IS_BETTER, SHARES
 
 AVERAGE_PRECISION = "server.AP"  # what the measures of detection begin with
 
@@ -82,19 +83,19 @@ def cell(result: StudyResult, row: RowResult, column: str) -> Cell:
         return _difference(result, row)
     if match := _RATIO.fullmatch(column):
         return _ratio(result, row, match[1])
-    values = numbers(row, column)
+    values = numbers(row, column, result.headline)
     if not values:
         return Cell(_missing(row))
     part = f" ({len(values)} of {len(row.runs)} seeds)" if len(values) < len(row.runs) else ""
     return Cell(
         _shown(column, list(values.values())) + part,
         tuple(values.values()),
-        column in (*SHARES, "best") and _best(result, row, column),
+        column in (*SHARES, *LOWER_IS_BETTER, "best") and _best(result, row, column),
     )
 
 
-def numbers(row: RowResult, column: str) -> dict[int, float]:
-    """The number of a column for every seed that has it."""
+def numbers(row: RowResult, column: str, headline: str = "accuracy") -> dict[int, float]:
+    """The number of a column for every seed that has it; `headline` is what the curves of runs are of."""
     if match := _NOTED.fullmatch(column):
         return _noted(row, match[1], int(match[2]))
     match = _TO.fullmatch(column)
@@ -102,12 +103,12 @@ def numbers(row: RowResult, column: str) -> dict[int, float]:
         return row.numbers(column)
     place = CURVE.index({"bytes": "bytes", "up": "up", "rounds": "round", "time": "virtual_seconds"}[match[1]])
     goal = float(f"{match[2]}e-2")  # a division could end above the nearest number, and miss an accuracy of just this
-    found = {run.seed: next((point[place] for point in run.curve if _reached(point, goal)), None) for run in row.runs}
+    reached = operator.le if headline in LOWER_IS_BETTER else operator.ge
+    found = {
+        run.seed: next((point[place] for point in run.curve if point[1] is not None and reached(point[1], goal)), None)
+        for run in row.runs
+    }
     return {seed: value for seed, value in found.items() if value is not None}
-
-
-def _reached(point: Sequence[float | None], goal: float) -> bool:
-    return point[1] is not None and point[1] >= goal
 
 
 def _noted(row: RowResult, name: str, round: int) -> dict[int, float]:
@@ -153,7 +154,7 @@ def _shown(column: str, values: list[float]) -> str:
 
 
 def _is_share(column: str) -> bool:
-    shares = (*SHARES, "validation", "best", "majority", "calibration_error", "probe.identified")
+    shares = (*SHARES, *LOWER_IS_BETTER, "validation", "best", "majority", "probe.identified")
     known = column in shares or column.endswith("accuracy")
     return known or column.startswith(("clients.", "models.", AVERAGE_PRECISION))
 
@@ -172,13 +173,17 @@ def _difference(result: StudyResult, row: RowResult) -> Cell:
 
 def _ratio(result: StudyResult, row: RowResult, column: str) -> Cell:
     reference = result.row(result.reference) if result.reference else None
-    mine, others = numbers(row, column), {} if reference is None else numbers(reference, column)
+    mine = numbers(row, column, result.headline)
+    others = {} if reference is None else numbers(reference, column, result.headline)
     ratios = [mine[seed] / others[seed] for seed in sorted(mine.keys() & others.keys()) if others[seed]]
     return Cell(f"{spread(ratios).mean:.3g}", tuple(ratios)) if ratios else Cell(MISSING)
 
 
 def _best(result: StudyResult, row: RowResult, column: str) -> bool:
     """Whether a row is better than every other, beyond doubt: all paired intervals leave zero out."""
+    sign = -1 if column in LOWER_IS_BETTER else 1
     others: list[Mapping[int, float]] = [numbers(other, column) for other in result.rows if other is not row]
     differences = [paired(numbers(row, column), other) for other in others if other]
-    return bool(differences) and all(found is not None and found.certain and found.mean > 0 for found in differences)
+    return bool(differences) and all(
+        found is not None and found.certain and sign * found.mean > 0 for found in differences
+    )

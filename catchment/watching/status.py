@@ -9,10 +9,11 @@ from typing import Any
 
 from catchment.errors import CatchmentError, UserError
 from catchment.exchange.request import TRAINING
+from catchment.report.verdicts import NAMES, constant_answer
 from catchment.runs.directory import EXPERIMENT, LEDGER, RESULT, ROUNDS
 from catchment.runs.journal import Lines
 from catchment.runs.presence import read_presence
-from catchment.runs.reading import read_plan
+from catchment.runs.reading import number_of, read_plan
 from catchment.runs.records import LedgerRound, Round
 
 RECENT = 5  # rounds whose time says how long the others will take
@@ -36,6 +37,8 @@ class Status:
     name: str
     method: str
     planned: int
+    clients: int
+    headline: str  # the number that the experiment wants to be shown first
     rounds: list[Round]
     finished: bool
     changed: float  # when its last round ended, in seconds since 1970
@@ -47,13 +50,26 @@ class Status:
         rounds = list(Lines(directory / ROUNDS, Round, may_be_torn=True))
         last = directory / (ROUNDS if rounds else EXPERIMENT)
         return Status(
-            plan.name, plan.method.name, plan.rounds, rounds, (directory / RESULT).exists(), last.stat().st_mtime
+            name=plan.name,
+            method=plan.method.name,
+            planned=plan.rounds,
+            clients=plan.data.clients,
+            headline="accuracy" if plan.evaluation is None else plan.evaluation.headline,
+            rounds=rounds,
+            finished=(directory / RESULT).exists(),
+            changed=last.stat().st_mtime,
         )
 
     @property
-    def accuracy(self) -> float | None:
-        """The last that was measured."""
-        return next((record.accuracy for record in reversed(self.rounds) if record.accuracy is not None), None)
+    def last(self) -> Round | None:
+        """The last round that was evaluated."""
+        return next((record for record in reversed(self.rounds) if record.accuracy is not None), None)
+
+    @property
+    def shown(self) -> str:
+        """The headline, or accuracy where that was not measured."""
+        measured = self.last is None or number_of(self.last, self.headline) is not None
+        return self.headline if self.headline in NAMES and measured else "accuracy"
 
     @property
     def seconds_left(self) -> float | None:
@@ -65,13 +81,17 @@ class Status:
 
     def summary(self) -> dict[str, Any]:
         """One row of a list of runs."""
+        last = self.last
         return {
             "name": self.name,
             "method": self.method,
             "done": len(self.rounds),
             "planned": self.planned,
             "finished": self.finished,
-            "accuracy": self.accuracy,
+            "headline": NAMES[self.shown],
+            "share": None if last is None else number_of(last, self.shown),
+            "constant": None if last is None else constant_answer(last, self.shown),
+            "accuracy": None if last is None else last.accuracy,
             "up": sum(record.bytes.up for record in self.rounds),
             "down": sum(record.bytes.down for record in self.rounds),
             "seconds_left": self.seconds_left,
@@ -99,13 +119,14 @@ def details(directory: Path) -> dict[str, Any]:
         "rounds": [
             {
                 "round": record.round,
-                "accuracy": record.accuracy,
+                "share": number_of(record, status.shown),
                 "up": record.bytes.up,
                 "down": record.bytes.down,
                 "seconds": record.seconds,
             }
             for record in status.rounds
         ],
+        "number_of_clients": status.clients,
         "clients": _clients(None if status.finished else read_presence(directory), events),
         "events": events[: -EVENTS - 1 : -1],
     }
@@ -145,7 +166,9 @@ def _clients(presence: dict[str, Any] | None, events: list[dict[str, Any]]) -> l
 
 def client_details(directory: Path, client: int) -> dict[str, Any]:
     """All about one client: its bytes of training in every round, and what happened to it."""
-    whole = details(directory)
+    status, whole = Status.read(directory), details(directory)
+    if not 0 <= client < status.clients:
+        raise UserError(f"there is no client {client}; the run has clients 0 to {status.clients - 1}")
     rounds = []
     for record in Lines(directory / LEDGER, LedgerRound, may_be_torn=True):
         sent = {"round": record.round, "up": 0, "down": 0}
@@ -159,7 +182,7 @@ def client_details(directory: Path, client: int) -> dict[str, Any]:
         "done": whole["done"],
         **row,
         "rounds": rounds,
-        "events": [event for event in _events(Status.read(directory)) if event["client"] == client][: -EVENTS - 1 : -1],
+        "events": [event for event in _events(status) if event["client"] == client][: -EVENTS - 1 : -1],
     }
 
 

@@ -46,12 +46,15 @@ def _all_finished(place: Path) -> bool:
 
 
 def _several(runs: dict[str, dict[str, Any]]) -> Table:
-    table = Table("run", "method", "rounds", "accuracy, %", "up", "left")
-    for name, run in runs.items():
+    names = {run["headline"] for run in runs.values() if "headline" in run}
+    (name,) = names if len(names) == 1 else {""}  # runs that differ say it in their own rows
+    table = Table("run", "method", "rounds", f"{name}, %" if name else "headline, %", "up", "left")
+    for label, run in runs.items():
         if "error" in run:
-            table.add_row(escape(name), "", escape(run["error"]))
+            table.add_row(escape(label), "", escape(run["error"]))
         else:
-            table.add_row(escape(name), *_numbers(run))
+            method, rounds, share, *rest = _numbers(run)
+            table.add_row(escape(label), method, rounds, share if name else f"{run['headline']} {share}", *rest)
     return table
 
 
@@ -60,7 +63,7 @@ def _numbers(run: dict[str, Any]) -> tuple[str, ...]:
     return (
         escape(run["method"]),
         f"{run['done']} of {run['planned']}",
-        percent(run["accuracy"]),
+        percent(run["share"]),
         human_bytes(run["up"]),
         "finished" if run["finished"] else MISSING if left is None else human_seconds(left),
     )
@@ -74,11 +77,15 @@ def _row(part: RenderableType) -> Table:
 
 
 def _one(run: dict[str, Any]) -> Group:
-    method, rounds, accuracy, up, left = _numbers(run)
+    method, rounds, share, up, left = _numbers(run)
+    constant = "" if run["constant"] is None else f" (a constant answer: {percent(run['constant'])} %)"
     parts: list[RenderableType] = [
         Text(f"{run['name']}: {method}"),
         _row(ProgressBar(total=run["planned"], completed=run["done"], width=60)),
-        Text(f"{rounds} rounds, accuracy {accuracy} %, {up} up, {human_bytes(run['down'])} down, left: {left}"),
+        Text(
+            f"{rounds} rounds, {run['headline']} {share} %{constant}, {up} up, {human_bytes(run['down'])} down, "
+            f"left: {left}"
+        ),
     ]
     if run["clients"]:
         table = Table("client", "now", "for", "last trouble", "rounds", "why")

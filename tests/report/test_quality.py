@@ -19,7 +19,7 @@ def measured(make_run, parts):
     """Writes and reads a run that measured more than accuracy."""
 
     def make(name, *, headline=None, method=None, accuracies=None, **changes):
-        rounds = [{**parts.round(n, accuracy=a), "scores": SCORES} for n, a in ((1, 0.25), (3, 0.5))]
+        rounds = [{**parts.round(n, accuracy=a), "scores": {**SCORES}} for n, a in ((1, 0.25), (3, 0.5))]
         by_client = accuracies and {
             "clients": [0, 1, 2], "samples": [10, 20, 30], "accuracy": accuracies, "balanced_accuracy": accuracies
         }  # fmt: skip
@@ -52,7 +52,7 @@ def test_clients_that_do_not_beat_it_are_counted(measured):
 
 def test_runs_of_earlier_versions_say_nothing_of_it(make_run):
     run = RunFiles.read(make_run())
-    assert (run.headline, not_beaten([run]), constant_answer(run, "accuracy")) == ("accuracy", [], None)
+    assert (run.headline, not_beaten([run]), constant_answer(run.outcome, "accuracy")) == ("accuracy", [], None)
     page = html_report([run])
     assert "Class by class" not in page
     assert "majority" not in page
@@ -75,9 +75,21 @@ def test_a_headline_that_a_run_did_not_measure_is_not_one(measured, make_run):
 
 def test_what_a_constant_answer_reaches(measured):
     run = measured("run", scores={**SCORES, "majority": 0.6})
-    found = {name: constant_answer(run, name) for name in ("accuracy", "balanced_accuracy", "macro_f1", "auroc")}
+    found = {
+        name: constant_answer(run.outcome, name) for name in ("accuracy", "balanced_accuracy", "macro_f1", "auroc")
+    }
     assert found == {"accuracy": 0.6, "balanced_accuracy": 0.5, "macro_f1": pytest.approx(0.375), "auroc": 0.5}
-    assert constant_answer(run, "worst_recall") is None
+    assert constant_answer(run.outcome, "worst_recall") is None
+
+
+def test_the_best_calibration_error_is_the_lowest(measured):
+    run = measured("run", headline="calibration_error", scores={**SCORES, "calibration_error": 0.2})
+    for record, error in zip(run.rounds, (0.125, 0.2)):
+        record.scores["calibration_error"] = error
+    page = html_report([run])
+    assert "best 12.50 % in round 1" in page
+    assert 'aria-label="Calibration error per round"' in page
+    assert constant_answer(run.outcome, "calibration_error") is None
 
 
 def test_classes_are_named_with_their_recall_and_drawn(measured):

@@ -197,6 +197,18 @@ def test_differences_are_of_the_headline():
     assert cell(result, second, "difference").text == "+10.0 (one seed)"
 
 
+def test_a_calibration_error_is_the_better_the_lower_it_is():
+    curve = [[1, 0.3, 10, 4, 1.0], [2, 0.1, 20, 8, 2.5]]
+    runs, better = (
+        [replace(judged(seed, 0.6, calibration_error=error + seed / 100), curve=curve) for seed in (0, 1)]
+        for error in (0.2, 0.1)
+    )
+    first, second = RowResult("a", None, {}, runs), RowResult("b", None, {}, better)
+    result = study(first, second, columns=("calibration_error", "rounds to 10 %"), headline="calibration_error")
+    assert [cell(result, row, "calibration_error").best for row in (first, second)] == [False, True]
+    assert cell(result, first, "rounds to 10 %").numbers == (2, 2)  # the first round whose error is at most this
+
+
 def test_rows_that_do_not_beat_the_majority_are_named():
     flat = RowResult("flat", None, {}, [judged(0, 0.625), judged(1, 0.7)])
     good = RowResult("good", None, {}, [judged(0, 0.9)])

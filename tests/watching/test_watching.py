@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import time
 import urllib.error
 import urllib.request
@@ -123,6 +124,40 @@ def refused(*arguments, **headers):
         get(*arguments, **headers)
     with error.value:
         return error.value.code
+
+
+def test_the_headline_is_shown_beside_what_a_constant_answer_reaches(tmp_path):
+    settings = {**SETTINGS, "rounds": 2, "evaluation": {"headline": "macro_f1"}}
+    result = catchment.run(Experiment.from_dict(settings), out=tmp_path / "run")
+    found = details(tmp_path / "run")
+    majority, classes = result["scores"]["majority"], sum(recall is not None for recall in result["recall"])
+    assert (found["headline"], found["share"]) == ("macro F1", result["scores"]["macro_f1"])
+    assert found["rounds"][-1]["share"] == result["scores"]["macro_f1"]
+    assert found["constant"] == pytest.approx(2 * majority / (1 + majority) / classes)
+    assert found["accuracy"] == result["accuracy"]
+    console = Console(file=io.StringIO(), width=160)
+    watch_in_terminal(tmp_path, console)
+    assert f"macro F1 {100 * found['share']:.2f} % (a constant answer: {100 * found['constant']:.2f} %)" in (
+        console.file.getvalue()
+    )
+
+
+def test_a_headline_that_was_not_measured_is_not_shown(place, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(place / "done", run)
+    (run / "experiment.toml").write_text(
+        (run / "experiment.toml").read_text().replace('headline = "accuracy"', 'headline = "auroc"')
+    )
+    lines = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+    (run / "rounds.jsonl").write_text("".join(json.dumps({**line, "scores": {}}) + "\n" for line in lines))
+    found = details(run)
+    assert (found["headline"], found["share"], found["constant"]) == ("accuracy", lines[-1]["accuracy"], None)
+
+
+def test_every_client_has_a_page_and_nobody_else(place):
+    assert details(place / "done")["number_of_clients"] == 3
+    with pytest.raises(UserError, match="there is no client 3; the run has clients 0 to 2"):
+        client_details(place / "done", 3)
 
 
 def test_the_page_and_its_answers(place):
