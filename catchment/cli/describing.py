@@ -9,13 +9,14 @@ import io
 import textwrap
 import tokenize
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from catchment import models
 from catchment.codecs.rules import STAGES
 from catchment.data.sources import STATISTICS, WITH_BOXES
 from catchment.engines.profiles import PROFILES
-from catchment.errors import UserError
+from catchment.errors import ModelError, UserError
 from catchment.methods import METHODS
 from catchment.names import did_you_mean, resolve
 from catchment.robust import ATTACKS
@@ -101,13 +102,17 @@ KINDS = {
 """What can be listed."""
 
 
-def find(name: str) -> tuple[str, Described]:
-    """What a name stands for, and of which kind it is."""
-    for title, kind in KINDS.items():
-        if name in kind.names:
-            return title, kind.describe(name)
+def find(name: str) -> dict[str, Described]:
+    """What a name stands for, by kind; a name may be of several, and a model may have arguments."""
+    wanted = name.lower()
+    found = {title: kind.describe(wanted) for title, kind in KINDS.items() if wanted in kind.names}
+    if not found and "(" in wanted:
+        with suppress(ModelError):  # then it is like no model
+            found["models"] = _model(wanted)
+    if found:
+        return found
     known = [name for kind in KINDS.values() for name in kind.names]
-    raise UserError(f'there is nothing called "{name}"; {did_you_mean(name, known)}')
+    raise UserError(f'there is nothing called "{name}"; {did_you_mean(wanted, known)}')
 
 
 def first_sentence(thing: Any) -> str:

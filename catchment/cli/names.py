@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from catchment import data
-from catchment.cli.describing import KINDS, find, options
+from catchment.cli.describing import KINDS, Described, find, options
 from catchment.cli.output import console, say
 from catchment.core.method import Method
 from catchment.errors import UserError
@@ -56,17 +56,26 @@ def list_names(
 
 
 def show(
-    name: Annotated[str, typer.Argument(help="A name that catchment list has.", autocompletion=_complete_name)],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="A name that catchment list has, or a model with arguments.", autocompletion=_complete_name
+        ),
+    ],
 ) -> None:
     """Say what a name means: its paper, its options with their defaults, what leaves a device."""
-    kind, one = find(name)
+    for kind, one in find(name).items():
+        _show(kind, one)
+
+
+def _show(kind: str, one: Described) -> None:
     if not isinstance(one.thing, type):
         say(f"{one.name} ({kind}): {one.line}")
         return
     text = sys.modules[one.thing.__module__].__doc__ if kind == "methods" else inspect.getdoc(one.thing)
     say(f"{(text or '').strip()}\n")
     if dataclasses.is_dataclass(one.thing) and dataclasses.fields(one.thing):
-        table = Table("option", "type", "default", "meaning", title=f"Options of {name}")
+        table = Table("option", "type", "default", "meaning", title=f"Options of {one.name}")
         for option in options(one.thing):
             table.add_row(*map(escape, option))
         console.print(table)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import keyword
 import re
+import sys
 from enum import StrEnum
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Annotated
 
@@ -44,6 +47,12 @@ def new(
     """Write a method, an experiment or a study that works, with a test, to begin from."""
     if not re.fullmatch("[a-z][a-z0-9_]*", name):
         raise UserError(f'the name is "{name}"; small letters, digits and underscores are expected, such as my_method')
+    if kind is Kind.method and _is_taken(name):
+        raise UserError(
+            f'{name}.py would hide a module that is called so, or "{name}" is a word of Python; choose another'
+        )
+    if out.is_file():
+        raise UserError(f"{out} is a file; --out is the folder for the new files")
     words = {"NAME": name, "CLASS": "".join(word.capitalize() for word in name.split("_"))}
     paths = {out / pattern.format(name): SKELETONS / source for pattern, source in FILES[kind].items()}
     if there := [path for path in paths if path.exists()]:
@@ -54,3 +63,8 @@ def new(
         write_atomically(path, text.encode())
         say(str(path))
     say(f"Now: {NEXT[kind].format(out / name)}, and: pytest {out / f'test_{name}.py'}")
+
+
+def _is_taken(name: str) -> bool:
+    """Whether a module of Python or of an installed package has this name, or it cannot be imported."""
+    return keyword.iskeyword(name) or name in sys.stdlib_module_names or name in packages_distributions()

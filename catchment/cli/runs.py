@@ -30,11 +30,12 @@ def start(experiment: Experiment, out: Path | None, watch: bool = False) -> None
     """Run an experiment, with its progress, its table and its report."""
     warn_about_keys(experiment)
     directory = out or free_directory(experiment.name)
+    occupied = (directory / "checkpoints").exists()
     try:
         with page_of(directory, watch), progress(experiment, directory) as observe:
             launch.run(experiment, directory, observe=observe)
     except CatchmentError as error:
-        if (directory / "checkpoints").exists():
+        if (directory / "checkpoints").exists() and not occupied:
             raise type(error)(f"{error}; what was finished is kept: catchment resume {directory}") from error
         raise
     show_runs([directory])

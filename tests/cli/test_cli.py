@@ -232,6 +232,7 @@ def test_missing_and_broken_files_are_one_sentence(finished, here):
         assert done.returncode == 2, arguments
         assert expected in done.stderr
         assert "Traceback" not in done.stderr
+        assert "what was finished is kept" not in done.stderr
 
 
 def test_a_parquet_file_cut_in_half_is_one_sentence(finished, here):

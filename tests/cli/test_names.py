@@ -67,10 +67,15 @@ def test_other_names_are_shown_too(call):
     assert "One byte per number." in call("show", "int8").output
     assert "MACs per second" in call("show", "phone").output
     assert "11,173,962" in call("show", "resnet18").output
-    assert find("cronus")[0] == "methods"
+    assert "Options of fedgkt" in call("show", "FedGKT").output
+    assert "9,714 parameters" in call("show", "resnet8(8,2)").output
+    assert [*find("cronus")] == ["methods", "aggregators"]
 
 
-@pytest.mark.parametrize(("arguments", "words"), [(("show", "fedgtk"), "fedgkt"), (("list", "modles"), "models")])
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [(("show", "fedgtk"), "fedgkt"), (("show", "resnet8(x)"), "resnet8"), (("list", "modles"), "models")],
+)
 def test_a_misspelt_name_is_a_sentence(arguments, words, call):
     error = call(*arguments).exception
     assert f'did you mean "{words}"?' in str(error)
@@ -106,3 +111,11 @@ def test_a_skeleton_replaces_nothing(call, tmp_path):
     assert (tmp_path / "mine.toml").read_text() == "mine"
     assert not (tmp_path / "test_mine.py").exists()
     assert "small letters" in str(call("new", "method", "My-Idea").exception)
+    assert "is a file" in str(call("new", "study", "other", "--out", str(tmp_path / "mine.toml")).exception)
+
+
+def test_a_method_hides_no_module(call, tmp_path):
+    for name in ("torch", "json", "class"):
+        error = str(call("new", "method", name, "--out", str(tmp_path)).exception)
+        assert f"{name}.py would hide a module" in error
+    assert call("new", "study", "torch", "--out", str(tmp_path)).exit_code == 0  # is imported by nobody
