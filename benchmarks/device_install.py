@@ -1,4 +1,4 @@
-"""How large an install is: of a device, of a server, and of a device that uses zstd.
+"""How large an install is: of a device, and of a server.
 
     python benchmarks/device_install.py     # fresh environments, the versions of constraints.txt; minutes
 
@@ -20,12 +20,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results" / "device.json"
-EXTRAS = ("device", "device,zstd", "server")
+EXTRAS = ("device", "server")
 SHOWN = 12  # packages by name; the others together
 PROJECT = ("catchment", "pyproject.toml", "README.md", "LICENSE", "constraints.txt")
 TRIED = {
-    "device": "import flwr, catchment, catchment.cli.app",
-    "device,zstd": "from catchment.codecs import Wire; Wire.parse(['features=int8+zstd'])",
+    "device": "import flwr, catchment.cli.app; from catchment.codecs import Wire; Wire.parse(['features=int8+zstd'])",
     "server": "import flwr, catchment.cli.app, catchment.report.figures, catchment.data.parquet, catchment.keys.keys",
 }
 

@@ -44,7 +44,7 @@ STEPS = {  # what a newcomer wants: the command, from the page that has it
     ),
     "write an experiment and check it": ("catchment new experiment mine && catchment check mine.toml", "start"),
     "plan for Raspberry Pis, with advice": ("catchment plan own.toml --advise", "plan"),
-    "train FedGKT on own images": ("catchment run own.toml --out runs/own", "own"),
+    "train FedGKT on own images, and watch it": ("catchment run own.toml --out runs/own --watch", "watch"),
     "compare two methods with three seeds": (
         "catchment study own.toml --vary method.name=fedavg,fedprox --vary seed=0..2 --out runs/both", "studies",
     ),
@@ -60,7 +60,7 @@ def main() -> None:
     environment = {**os.environ, "PATH": f"{clone}/.venv/bin:{os.environ['PATH']}"}
     measured: list[dict[str, object]] = []
     for what, (command, page) in STEPS.items():
-        seconds, said = timed(command, clone, environment)
+        seconds, said = (watched if "--watch" in command else timed)(command, clone, environment)
         measured.append({"what": what, "command": command, "page": page, "seconds": seconds})
         print(f"== {what}: {seconds:.0f} s\n{said[-1500:]}", flush=True)
         if what.startswith("everything"):
@@ -71,10 +71,6 @@ def main() -> None:
                     [clone / ".venv/bin/python", "-c", OWN], cwd=clone, check=True, capture_output=True
                 ).stdout
             )
-        if what.startswith("train"):
-            seconds = watched(clone, environment)
-            command = "catchment watch runs/own"
-            measured.append({"what": "watch it", "command": command, "page": "watch", "seconds": seconds})
     RESULTS.write_text(json.dumps(measured, indent=2) + "\n")
     print(f"{sum(float(str(step['seconds'])) for step in measured):.0f} s in all")
 
@@ -87,19 +83,21 @@ def timed(command: str, clone: Path, environment: dict[str, str]) -> tuple[float
     return time.monotonic() - began, done.stdout
 
 
-def watched(clone: Path, environment: dict[str, str]) -> float:
-    """Seconds until the page of a run is there."""
+def watched(command: str, clone: Path, environment: dict[str, str]) -> tuple[float, str]:
+    """Do a command that serves a page meanwhile, and look at the page until a round is done."""
     began = time.monotonic()
-    with subprocess.Popen(
-        ["catchment", "watch", "runs/own"], cwd=clone, env=environment, stdout=subprocess.PIPE, text=True
-    ) as process:
+    with subprocess.Popen([*command.split()], cwd=clone, env=environment, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         address = next(found[0] for line in process.stdout if (found := re.search(r"http://\S+", line)))
-        with urllib.request.urlopen(address, timeout=30) as page:
-            assert b"own" in page.read()
-        seconds = time.monotonic() - began
-        process.terminate()
-    return seconds
+        done = 0
+        while not done:
+            time.sleep(0.5)
+            with urllib.request.urlopen(f"{address}runs", timeout=30) as answer:
+                done = next((run["done"] for run in json.load(answer)["runs"].values()), 0)
+        said = f"watched in round {done}\n{process.stdout.read()}"
+        if process.wait():
+            sys.exit(f"{command} failed:\n{said}")
+    return time.monotonic() - began, said
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ for _command, _examples in EXAMPLES.items():
 RANKED = ("run", "resume", "server")  # what a job of torchrun can do
 
 
-@app.callback(help=HELP)
+@app.callback(help=HELP, epilog="Examples:\n\ncatchment new experiment mine\n\ncatchment run mine.toml")
 def in_a_job(context: typer.Context) -> None:
     """Under `torchrun`, rank 0 does the command with the help of the others."""
     rank = this_rank()

@@ -88,6 +88,10 @@ def test_every_help_has_an_example(command, call):
     assert f" catchment {name}" in done.output.partition("Examples:")[2]
 
 
+def test_the_first_help_has_one_too(call):
+    assert " catchment run mine.toml" in call("--help").output
+
+
 def test_a_shell_can_complete_names(call):
     asked = {"_CATCHMENT_COMPLETE": "complete_bash", "COMP_WORDS": "catchment show fedgk", "COMP_CWORD": "2"}
     done = CliRunner().invoke(app, [], env=asked, prog_name="catchment")
