@@ -246,6 +246,19 @@ def namespaces(measured: Record) -> str:
     return markdown(list(cells), [[str(cell) for cell in cells.values()]])
 
 
+def browser(measured: Record) -> str:
+    """What was wrong with pages in a browser."""
+    rows = [
+        [kind, str(found["pages"]), str(found["views"]),
+         *(str(sum(found.get(name, 0) for name in names)) for names in (["console", "errors"], ["elsewhere"],
+                                                                        ["failed"], ["wider"]))]
+        for kind, found in measured["kinds"].items()
+    ]  # fmt: skip
+    head = [f"Chromium {measured['chromium']}", "pages", "views", "errors and warnings", "requests elsewhere",
+            "failed requests", "wider than the screen"]  # fmt: skip
+    return markdown(head, rows)
+
+
 def device(measured: Record) -> str:
     """What an install takes on the disk."""
     rows = []
@@ -390,6 +403,7 @@ MEASURED = {
     "flower": flower,
     "flower_tls": flower_tls,
     "device": device,
+    "browser": browser,
     "namespaces": namespaces,
     "transmission": transmission,
     "kills": kills,

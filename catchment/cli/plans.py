@@ -79,7 +79,7 @@ def _show_advice(advice: Advice) -> None:
     where = f"accuracy in the nearest study: {advice.setting}" if advice.setting else "no study compared these methods"
     table = Table(title=f"Methods that fit, by {where}" if advice.setting else f"Methods that fit; {where}")
     table.add_column("method")
-    for heading in ("accuracy, %", "work, MACs", "memory", "all up", "all down"):
+    for heading in ("accuracy, %", "seeds", "work, MACs", "memory", "all up", "all down"):
         table.add_column(heading, justify="right")
     table.add_column("leaves the device")
     others: dict[str, str] = {}
@@ -88,7 +88,7 @@ def _show_advice(advice: Advice) -> None:
             kinds = one.plan.devices
             table.add_row(
                 one.method + (" (baseline)" if one.method in BASELINES else ""), _accuracy(one, advice, others),
-                human_count(max(kind.macs for kind in kinds)),
+                f"{one.seeds}" if one.seeds else MISSING, human_count(max(kind.macs for kind in kinds)),
                 _memory(max((kind.memory or 0 for kind in kinds), default=0) or None),
                 human_bytes(one.plan.up.expected), human_bytes(one.plan.down.expected),
                 ", ".join(one.plan.leaves),
@@ -97,6 +97,8 @@ def _show_advice(advice: Advice) -> None:
     say("Work and memory: the most of one device in a round. Bytes: of all devices and rounds, as expected.")
     for text, mark in others.items():
         say(f"{mark} {text}")
+    if rows := [f"{one.method}: {one.row}" for one in advice.methods if one.row and one.setting is advice.setting]:
+        say(f"Accuracies are of a method's best row, whose settings may differ from yours: {'; '.join(rows)}.")
     for one in advice.methods:
         if not one.fits:
             say(f"{one.method} does not fit: {shortened(one.why_not, 150)}")

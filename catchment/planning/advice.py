@@ -65,8 +65,9 @@ class Advised:
     plan: Plan | None = None
     why_not: str = ""
     setting: Setting | None = None  # the nearest in which it was compared with others
-    accuracy: float | None = None  # there
+    accuracy: float | None = None  # of its best row there
     seeds: int = 0
+    row: str = ""  # the label of that row, whose settings may differ from the experiment's
 
     @property
     def fits(self) -> bool:
@@ -93,6 +94,7 @@ class Advice:
                     "setting": None if one.setting is None else str(one.setting),
                     "accuracy": one.accuracy,
                     "seeds": one.seeds,
+                    "row": one.row,
                     "plan": None if one.plan is None else one.plan.as_json(),
                 }
                 for one in self.methods
@@ -157,4 +159,4 @@ def _found(one: Advised, experiment: Experiment, chosen: Setting | None) -> Advi
     if setting is None:
         return one
     found = setting.methods[one.method]
-    return dataclasses.replace(one, setting=setting, accuracy=found["accuracy"], seeds=found["seeds"])
+    return dataclasses.replace(one, setting=setting, accuracy=found["accuracy"], seeds=found["seeds"], row=found["row"])

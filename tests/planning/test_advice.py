@@ -47,7 +47,8 @@ def test_methods_that_fit_are_ranked_and_the_others_say_why_not(monkeypatch):
     why = {one.method: one.why_not for one in found.methods if not one.fits}
     assert why.keys() == {"fedmd", "fedzkt"}
     assert "data.public" in why["fedmd"]
-    assert json.loads(json.dumps(found.as_json()))["methods"][0]["method"] == "fedgkt"
+    first = json.loads(json.dumps(found.as_json()))["methods"][0]
+    assert (first["method"], first["seeds"], first["row"]) == ("fedgkt", 3, found.setting.methods["fedgkt"]["row"])
 
 
 def test_a_method_that_a_device_cannot_do_does_not_fit(monkeypatch):
