@@ -99,6 +99,31 @@ DIFFERENCES = {
             (CLIENTS, "FedGEMS, epsilon = 0.1, cosine schedule", "Stand-Alone, cosine schedule"),
         ],
     ),
+    "fedgems-attacks-differences": (
+        "fedgems-table8-small",
+        "",
+        [
+            (ACCURACY, f"{method}, {attack}", f"{method}, no attack")
+            for attack in ("PAF", "LIE")
+            for method in ("FedGEMS", "FedGEM", "FedMD", "FedAvg", "Cronus", "DS-FL", "FedDF", "FedGKT")
+        ],
+    ),
+    "fedgems-defences-differences": (
+        "fedgems-defences-small",
+        "",
+        [
+            (ACCURACY, f"{method}, {mean}, {attack}", f"{method}, mean, no attack")
+            for method in ("FedAvg", "FedMD")
+            for mean in (
+                "median", "trimmed mean, a quarter at each end", "Multi-Krum, 4 of 8", "filter of Cronus",
+            )
+            for attack in ("no attack", "PAF")
+        ]
+        + [
+            (ACCURACY, f"FedGKT, what stands out is dropped, {attack}", f"FedGKT, {attack}")
+            for attack in ("no attack", "PAF")
+        ],
+    ),
     "fedkgf-differences": (
         "fedkgf-table1-small",
         "IID, ",
