@@ -4,7 +4,7 @@
 
 A setting is the data, the clients, the partition, and whether there are public samples and boxes. Of each method it has
 the row with the best mean accuracy that was neither attacked nor a failure. Settings with a single method compare
-nothing and are left out.
+nothing and are left out, as are runs of a single round.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def found() -> list[dict[str, Any]]:
             done, method = result.row(row.label), row.settings.get("method", {}).get("name", "fedavg")
             attacked = row.settings.get("attack", {}).get("name", "none") != "none"
             accuracies = list(done.numbers("accuracy").values()) if done else []
-            if attacked or not accuracies:
+            if attacked or not accuracies or row.settings.get("rounds") == 1:
                 continue
             where = {"study": path.stem, **setting(row)}
             methods = settings.setdefault(json.dumps(where), {**where, "methods": {}})["methods"]

@@ -39,9 +39,7 @@ devices.profile = "raspberry"
 """
 STEPS = {  # what a newcomer wants: the command, from the page that has it
     "make demo: set up, a study of three methods, a report": ("make demo", "README"),
-    "everything else, for what follows": (
-        "make setup && .venv/bin/pip install -q -c constraints.txt -e '.[onnx]'", "start",
-    ),
+    "everything else, for what follows": ("make setup", "start"),
     "write an experiment and check it": ("catchment new experiment mine && catchment check mine.toml", "start"),
     "plan for Raspberry Pis, with advice": ("catchment plan own.toml --advise", "plan"),
     "train FedGKT on own images, and watch it": ("catchment run own.toml --out runs/own --watch", "watch"),

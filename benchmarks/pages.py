@@ -145,6 +145,10 @@ DIFFERENCES = {
             (ACCURACY, "IID, Fed-KGF, last layer averaged", "IID, Fed-KGF"),
             (ACCURACY, "non-IID, Fed-KGF, last layer averaged", "non-IID, Fed-KGF"),
             (ACCURACY, "non-IID, Fed-KGF, last layer averaged", "non-IID, FedAvg"),
+            (ACCURACY, "IID, Fed-KGF, statistics averaged", "IID, Fed-KGF"),
+            (ACCURACY, "non-IID, Fed-KGF, statistics averaged", "non-IID, Fed-KGF"),
+            (ACCURACY, "IID, Fed-KGF, both averaged", "IID, Fed-KGF, last layer averaged"),
+            (ACCURACY, "non-IID, Fed-KGF, both averaged", "non-IID, Fed-KGF, last layer averaged"),
         ],
     ),
     "fedzkt-differences": (

@@ -224,10 +224,12 @@ PICTURES: dict[str, Callable[[Path], bytes]] = {
         {
             "FedAvg of ResNet-20": "FedAvg, ResNet-20\non every device",
             "FedGKT, features in every round": "FedGKT, features in\nevery round",
+            "SplitFed of the same two halves": "SplitFed of the\nsame two halves",
+            "sent once, augmented, 4 bits": "FedGKT, features sent\nonce, in 4 bits",
             SENT_ONCE: "FedGKT, small features\nsent once, in 4 bits",
             "all images in one place, ResNet-20": "all images in one place,\nResNet-20",
         },
-        ours=("FedGKT, features in every round", SENT_ONCE),
+        ours=("FedGKT, features in every round", "sent once, augmented, 4 bits", SENT_ONCE),
     ),
     "fedgkt-bytes": Beside(
         "fedgkt-bytes-small",

@@ -94,7 +94,7 @@ def _show_advice(advice: Advice) -> None:
                 ", ".join(one.plan.leaves),
             )  # fmt: skip
     console.print(table)
-    say("Work and memory: the most of one device in a round. Bytes: of all devices and rounds, as expected.")
+    say("Work and memory: the most of one device in a round. Bytes: of all devices and rounds, at most.")
     for text, mark in others.items():
         say(f"{mark} {text}")
     if rows := [f"{one.method}: {one.row}" for one in advice.methods if one.row and one.setting is advice.setting]:
