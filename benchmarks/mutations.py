@@ -65,7 +65,9 @@ def batch(table: dict, targets: list, seed: int) -> None:
     table["most_memory_MB"] = max(grown, table.get("most_memory_MB", 0.0))
     kinds = table.setdefault("mutations", {})
     for kind, counts in outcome.read.items():
-        kinds[kind] = {said: kinds.get(kind, {}).get(said, 0) + count for said, count in counts.items()}
+        sums = kinds.setdefault(kind, {})
+        for said, count in counts.items():
+            sums[said] = sums.get(said, 0) + count
 
 
 def resident() -> int:

@@ -34,6 +34,7 @@ PLACE = re.compile(
     r"(<!-- ([\w-]+)(?:; rows: ([^;\n]+?))?(?:; columns: ([^;\n]+?))? -->\n)(.*?)(<!-- /\2 -->)", re.DOTALL
 )
 ACCURACY, CLIENTS, SERVER = "accuracy", "clients.mean", "server.accuracy"
+SMALL_MAPS = "sent once, augmented, 4 bits, 16 maps of 16x16"
 
 
 def _in_each_split(*pairs: tuple[str, str]) -> list[tuple[str, str, str]]:
@@ -55,6 +56,8 @@ DIFFERENCES = {
             (ACCURACY, "sent once, augmented, 4 bits", "SplitFed of the same two halves"),
             (ACCURACY, "sent once, augmented, 4 bits", "all images in one place, ResNet-20"),
             (ACCURACY, "sent once, augmented, 4 bits, 8 maps of 16x16", "FedAvg of ResNet-20"),
+            (ACCURACY, f"{SMALL_MAPS}, twice the epochs", "SplitFed of the same two halves"),
+            (ACCURACY, f"{SMALL_MAPS}, twice the epochs", "all images in one place, ResNet-20"),
         ],
     ),
     "fedgkt-speeds-differences": (
@@ -76,6 +79,7 @@ DIFFERENCES = {
             (SERVER, "FedGEMS", "FedGEM"),
             (SERVER, "FedGEMS", "Stand-Alone"),
             (SERVER, "FedGEM", "Stand-Alone"),
+            *((CLIENTS, method, "Stand-Alone") for method in ("FedMD", "Cronus", "DS-FL", "FedDF")),
         ],
     ),
     "average-differences": (
@@ -94,6 +98,10 @@ DIFFERENCES = {
         [
             *((SERVER, f"{method}, epsilon = {epsilon}, cosine schedule", "Stand-Alone, cosine schedule")
               for method in ("FedGEM", "FedGEMS") for epsilon in ("0.75", "0.1")),
+            *((SERVER, f"FedGEMS, epsilon = {epsilon}, constant rate", "Stand-Alone, constant rate")
+              for epsilon in ("0.75", "0.1")),
+            (SERVER, "FedGEM, epsilon = 0.1, cosine schedule", "FedGEM, epsilon = 0.75, cosine schedule"),
+            (SERVER, "FedGEM, epsilon = 0.1, cosine schedule", "Stand-Alone, 320 public images"),
             (SERVER, "FedGEM, epsilon = 0.1, cosine schedule", "FedGEMS, epsilon = 0.1, cosine schedule"),
             (CLIENTS, "FedGEM, epsilon = 0.1, cosine schedule", "Stand-Alone, cosine schedule"),
             (CLIENTS, "FedGEMS, epsilon = 0.1, cosine schedule", "Stand-Alone, cosine schedule"),
@@ -104,7 +112,7 @@ DIFFERENCES = {
         "",
         [
             (ACCURACY, f"{method}, {attack}", f"{method}, no attack")
-            for attack in ("PAF", "LIE")
+            for attack in ("PAF", "LIE", "OFOM")
             for method in ("FedGEMS", "FedGEM", "FedMD", "FedAvg", "Cronus", "DS-FL", "FedDF", "FedGKT")
         ],
     ),
@@ -117,11 +125,11 @@ DIFFERENCES = {
             for mean in (
                 "median", "trimmed mean, a quarter at each end", "Multi-Krum, 4 of 8", "filter of Cronus",
             )
-            for attack in ("no attack", "PAF")
+            for attack in ("no attack", "PAF", "OFOM")
         ]
         + [
             (ACCURACY, f"FedGKT, what stands out is dropped, {attack}", f"FedGKT, {attack}")
-            for attack in ("no attack", "PAF")
+            for attack in ("no attack", "PAF", "OFOM")
         ],
     ),
     "fedkgf-differences": (
@@ -161,7 +169,9 @@ DIFFERENCES = {
         ],
     ),
     "fedzkt-loss-differences": (
-        "fedzkt-table2-small", "", _in_each_split(("SL", "KL-divergence"), ("SL", "l1 norm")),
+        "fedzkt-table2-small",
+        "",
+        _in_each_split(("SL", "KL-divergence"), ("SL", "l1 norm"), ("KL-divergence", "l1 norm")),
     ),
     "fedzkt-table1-differences": (
         "fedzkt-table1-small",

@@ -90,7 +90,7 @@ def accuracy_for_bytes(results: Path) -> bytes:
               "DS-FL": (8, -3), "Cronus": (-42, -3)}  # fmt: skip
     for name, shift in shifts.items():
         _point(left, knowledge[f"CIFAR-10, hetero, {name}"], "clients.mean", name, shift, name in ("FedGEM", "FedGEMS"))
-    left.set(ylabel="mean of the clients (%)", ylim=(40, 85), title="Eight clients with eight architectures")
+    left.set(ylabel="mean of the clients (%)", ylim=(40, 85), title="Eight clients with seven architectures")
     _byte_axis(left, 2 * 2**20, 256 * 2**20, "up and down in training")
     compressed = _ran(results, "fedkgf-table1-small")
     labels = {

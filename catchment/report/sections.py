@@ -27,8 +27,7 @@ from catchment.report.showing import MISSING, human_bytes, human_seconds, percen
 from catchment.report.tables import Column, summary_columns
 from catchment.report.verdicts import NAMES, shared_headline
 from catchment.runs.reading import RunFiles, labels
-from catchment.runs.records import ModelCosts, Spent
-from catchment.tasks.quality import LOWER_IS_BETTER
+from catchment.runs.records import LOWER_IS_BETTER, ModelCosts, Spent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

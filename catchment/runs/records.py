@@ -15,6 +15,8 @@ from typing import Any, ClassVar, Literal
 from catchment.runs.converter import AnyNumber
 
 TROUBLES = ("lost", "late", "failed", "refused")  # replies that went wrong
+SHARES = ("accuracy", "balanced_accuracy", "macro_f1", "worst_recall", "auroc")  # from 0 to 1, the higher the better
+LOWER_IS_BETTER = ("calibration_error",)
 NEWS = ("joined", "left", "forgot", "revoked", "restarted", "resumed", "undone", "suspended")  # of clients and rounds
 
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 from catchment.errors import ExperimentError
 from catchment.report.showing import MISSING, human_bytes, human_seconds
+from catchment.runs.records import LOWER_IS_BETTER, SHARES
 from catchment.studies.results import CURVE, RowResult, StudyResult
 from catchment.studies.statistics import paired, spread
-from catchment.tasks.quality import LOWER_IS_BETTER, SHARES
 
 AVERAGE_PRECISION = "server.AP"  # what the measures of detection begin with
 

@@ -17,8 +17,6 @@ MOST_CLASSES = 100  # of a confusion matrix that is kept
 MOST_SCORES = 2**21  # samples times classes, up to which AUROC is measured: 16 MiB
 BINS = 15  # of confidence
 NUMBERS = ("balanced_accuracy", "macro_f1", "worst_recall", "auroc", "calibration_error", "majority")
-SHARES = ("accuracy", "balanced_accuracy", "macro_f1", "worst_recall", "auroc")  # from 0 to 1, the higher the better
-LOWER_IS_BETTER = ("calibration_error",)
 
 
 @dataclass(frozen=True, eq=False)
