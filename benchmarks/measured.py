@@ -115,6 +115,16 @@ def peers(measured: Record) -> str:
     return "\n\n".join(parts)
 
 
+def turn(measured: Record) -> str:
+    """What a turn does beyond a bare loop, by leaving parts out."""
+    spent = measured["cpu_us_per_turn"]
+    rows = [
+        [name, f"{us:.0f}", f"{us - spent['bare']:+.0f}", "" if name == "bare" else f"{us - spent['catchment']:+.0f}"]
+        for name, us in spent.items()
+    ]
+    return markdown(["J1, many tiny", "CPU µs per client turn", "over bare", "over catchment"], rows)
+
+
 def edge_cost(measured: Record) -> str:
     """Edge models beside the whole models of FedAvg."""
     models = measured["models"]
@@ -397,6 +407,7 @@ MEASURED = {
     "spool": spool,
     "peers": peers,
     "peers-checks": peers,
+    "turn": turn,
     "edge_cost": edge_cost,
     "raw_images": raw_images,
     "newcomer": newcomer,
