@@ -25,6 +25,7 @@ from pictures import PICTURES
 
 from catchment.files import write_atomically
 from catchment.studies import tables
+from catchment.studies.columns import FALL, numbers
 from catchment.studies.file import PAPER
 from catchment.studies.results import RowResult, StudyResult
 from catchment.studies.statistics import paired
@@ -193,7 +194,7 @@ DIFFERENCES = {
         "fedzkt-table4-small", "", _in_each_split(("anchor", "no anchor"), ("anchor, 200 times", "no anchor")),
     ),
 }  # fmt: skip
-WHOSE = {ACCURACY: "accuracy", CLIENTS: "clients", SERVER: "server"}
+WHOSE = {ACCURACY: "accuracy", CLIENTS: "clients", SERVER: "server", FALL: "largest fall"}
 
 
 def main() -> None:
@@ -273,7 +274,7 @@ def differences(result: StudyResult, begin: str, pairs: list[tuple[str, str, str
     lines = []
     for column, row, other in pairs:
         first, second = result.row(begin + row), result.row(begin + other)
-        found = None if first is None or second is None else paired(first.numbers(column), second.numbers(column))
+        found = None if first is None or second is None else paired(numbers(first, column), numbers(second, column))
         if found is None or found.low is None or found.high is None:
             raise ValueError(f"{result.name} has no two seeds of both {begin + row} and {begin + other}")
         interval = f"{100 * found.low:+.1f} to {100 * found.high:+.1f}"

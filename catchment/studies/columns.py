@@ -2,13 +2,15 @@
 
 A column is the name of a number (`accuracy`, `bytes.up`, `clients.min`, `edge_accuracy`), or one of these forms:
 `bytes to 40 %` (up and down until the headline reaches it), `up to 40 %`, `rounds to 40 %`, `time to 40 %`;
-`NAME in round 8` (what the method noted); `bytes.up / reference` (a ratio); `difference` (of the headline, to the
-reference row, paired by seed, with its 95 % interval); `paper` (what the paper prints).
+`largest fall` (of the headline, from one evaluation to the next); `NAME in round 8` (what the method noted);
+`bytes.up / reference` (a ratio); `difference` (of the headline, to the reference row, paired by seed, with its 95 %
+interval); `paper` (what the paper prints).
 """
 
 from __future__ import annotations
 
 import difflib
+import itertools
 import operator
 import re
 from collections.abc import Iterable, Mapping
@@ -21,6 +23,7 @@ from catchment.studies.results import CURVE, RowResult, StudyResult
 from catchment.studies.statistics import paired, spread
 
 AVERAGE_PRECISION = "server.AP"  # what the measures of detection begin with
+FALL = "largest fall"
 
 _TO = re.compile(r"(bytes|up|rounds|time) to (\d+(?:\.\d+)?) %")
 _NOTED = re.compile(r"(\w+) in round (\d+)")
@@ -48,6 +51,7 @@ _HEADS = {
     "probe.correlation": "correlation of rebuilt images",
     "probe.ssim": "SSIM of rebuilt images",
     "probe.identified": "images identified, %",
+    FALL: "largest fall, points",
     "difference": "difference to the reference, points",
     "paper": "paper",
 }
@@ -98,6 +102,8 @@ def numbers(row: RowResult, column: str, headline: str = "accuracy") -> dict[int
     """The number of a column for every seed that has it; `headline` is what the curves of runs are of."""
     if match := _NOTED.fullmatch(column):
         return _noted(row, match[1], int(match[2]))
+    if column == FALL:
+        return _falls(row, -1 if headline in LOWER_IS_BETTER else 1)
     match = _TO.fullmatch(column)
     if match is None:
         return row.numbers(column)
@@ -114,6 +120,16 @@ def numbers(row: RowResult, column: str, headline: str = "accuracy") -> dict[int
 def _noted(row: RowResult, name: str, round: int) -> dict[int, float]:
     values = {run.seed: run.notes.get(name, [])[round - 1 : round] for run in row.runs}
     return {seed: value for seed, found in values.items() for value in found if value is not None}
+
+
+def _falls(row: RowResult, sign: int) -> dict[int, float]:
+    """The largest fall of each run that was evaluated more than once; 0 if it never fell."""
+    curves = {run.seed: [sign * point[1] for point in run.curve if point[1] is not None] for run in row.runs}
+    return {
+        seed: max(0.0, *itertools.starmap(operator.sub, itertools.pairwise(curve)))
+        for seed, curve in curves.items()
+        if len(curve) > 1
+    }
 
 
 def check(columns: Iterable[str], known: Iterable[str] = ()) -> None:
@@ -154,7 +170,7 @@ def _shown(column: str, values: list[float]) -> str:
 
 
 def _is_share(column: str) -> bool:
-    shares = (*SHARES, *LOWER_IS_BETTER, "validation", "best", "majority", "probe.identified")
+    shares = (*SHARES, *LOWER_IS_BETTER, "validation", "best", "majority", "probe.identified", FALL)
     known = column in shares or column.endswith("accuracy")
     return known or column.startswith(("clients.", "models.", AVERAGE_PRECISION))
 

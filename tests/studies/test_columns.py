@@ -58,6 +58,24 @@ def test_the_cost_of_an_accuracy_is_read_from_the_curve():
     assert cell(result, row, "bytes to 99 %").text == MISSING
 
 
+def test_the_largest_fall_is_from_one_evaluation_to_the_next():
+    falls = [
+        (1, 0.50, 1, 1, 0.0),
+        (2, 0.44, 2, 2, 0.0),
+        (3, None, 3, 3, 0.0),
+        (4, 0.60, 4, 4, 0.0),
+        (5, 0.56, 5, 5, 0.0),
+    ]
+    rises = [(1, 0.3, 1, 1, 0.0), (2, 0.4, 2, 2, 0.0)]
+    row = RowResult("r", None, {}, [run(0, 0.56, curve=falls), run(1, 0.4, curve=rises), run(2, 0.4, curve=rises[:1])])
+    assert cell(study(row), row, "largest fall").numbers == pytest.approx(
+        (0.06, 0.0)
+    )  # the last run has one evaluation
+    assert cell(study(row), row, "largest fall").text == "3.0 ± 4.2 (2 of 3 seeds)"
+    errors = study(row, headline="calibration_error")  # of which a rise is a fall
+    assert cell(errors, row, "largest fall").numbers == pytest.approx((0.16, 0.1))
+
+
 def test_a_mean_says_when_some_seeds_have_no_number():
     reached, missed = ([(1, accuracy, 2048, 4, 1.0)] for accuracy in (0.5, 0.3))
     row = RowResult("r", None, {}, [run(0, 0.5, curve=reached), run(1, 0.3, curve=missed)])
