@@ -139,6 +139,8 @@ class Expectation:
                     return wrong
             elif name.partition("/")[0] not in self.undeclared:
                 return f"no tensor {name!r:.80} is expected"
+            elif tensor.is_floating_point() and tensor.dtype.itemsize == 1:
+                return f"{name} is {_name(tensor.dtype)}, whose numbers cannot be checked; send float16 or wider"
             elif tensor.is_floating_point() and not bool(tensor.isfinite().all()):
                 return f"{name} holds NaN or infinity"
         for field, group in self.groups.items():

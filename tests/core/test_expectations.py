@@ -174,6 +174,8 @@ def test_of_undeclared_fields_only_numbers_are_checked():
     assert expected.misfit(ask("anything"), message) == ""
     message = Message({"values": torch.ones(3), "more/a": torch.tensor([torch.nan])})
     assert expected.misfit(ask("anything"), message) == "more/a holds NaN or infinity"
+    message = Message({"values": torch.ones(3), "more/a": torch.ones(2).to(torch.float8_e4m3fn)})
+    assert "float8_e4m3fn, whose numbers cannot be checked" in expected.misfit(ask("anything"), message)
     assert expected.largest(ask("anything")) > UNDECLARED_BYTES
 
 
