@@ -50,6 +50,11 @@ def _in_each_split(*pairs: tuple[str, str]) -> list[tuple[str, str, str]]:
 
 # What the pages say is ahead: the study, what its labels begin with, and (column, row, row that it is compared with).
 DIFFERENCES = {
+    "fedgkt-headline-differences": (
+        "fedgkt-headline-small",
+        "",
+        [(ACCURACY, "FedAvg of the whole model", "centralized, the whole model")],
+    ),
     "fedgkt-bytes-differences": (
         "fedgkt-bytes-small",
         "",
@@ -57,6 +62,8 @@ DIFFERENCES = {
             (ACCURACY, "sent once, augmented, 4 bits", "SplitFed of the same two halves"),
             (ACCURACY, "sent once, augmented, 4 bits", "all images in one place, ResNet-20"),
             (ACCURACY, "sent once, augmented, 4 bits, 8 maps of 16x16", "FedAvg of ResNet-20"),
+            (ACCURACY, "sent once, augmented, 4 bits, 8 maps of 16x16, cut behind a block", "FedAvg of ResNet-20"),
+            (ACCURACY, "features sent once", "FedAvg of ResNet-20"),
             (ACCURACY, f"{SMALL_MAPS}, twice the epochs", "SplitFed of the same two halves"),
             (ACCURACY, f"{SMALL_MAPS}, twice the epochs", "all images in one place, ResNet-20"),
         ],
