@@ -96,8 +96,7 @@ def accuracy_for_bytes(results: Path) -> bytes:
     labels = {
         "Fed-KGF": ("Fed-KGF", (8, -3)), "Fed-KGF without module upload": ("Fed-KGF without\nmodule upload", (8, 2)),
         "FedAvg": ("FedAvg", (8, -3)), "DGC": ("DGC", (5, 8)), "FedCOM": ("FedCOM", (8, -9)),
-        "FedCAMS, scaled sign": ("FedCAMS, signs", (-76, 0)), "FedCAMS, top-k": ("FedCAMS, top-k", (8, -9)),
-        "SmartIdx": ("SmartIdx", (-50, -3)), "FedPM": ("FedPM", (8, -3)),
+        "FedCAMS, scaled sign": ("FedCAMS", (-46, 0)), "SmartIdx": ("SmartIdx", (-50, -3)), "FedPM": ("FedPM", (8, -3)),
     }  # fmt: skip
     for name, (label, shift) in labels.items():
         _point(right, compressed[f"IID, {name}"], "accuracy", label, shift, name.startswith("Fed-KGF"))
