@@ -147,7 +147,8 @@ DIFFERENCES = {
             *(
                 (ACCURACY, other, "FedAvg")
                 for other in (
-                    "Fed-KGF", "Fed-KGF without module upload", "DGC", "FedCOM", "FedCAMS, scaled sign", "SmartIdx", "FedPM",
+                    "Fed-KGF", "Fed-KGF without module upload", "DGC", "FedCOM", "FedCAMS, scaled sign", "SmartIdx",
+                    "FedPM",
                 )
             ),
             (ACCURACY, "Fed-KGF", "FedPM"),

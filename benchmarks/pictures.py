@@ -94,8 +94,9 @@ def accuracy_for_bytes(results: Path) -> bytes:
     _byte_axis(left, 2 * 2**20, 256 * 2**20, "up and down in training")
     compressed = _ran(results, "fedkgf-table1-small")
     labels = {
-        "Fed-KGF": ("Fed-KGF", (8, -3)), "Fed-KGF without module upload": ("Fed-KGF without\nmodule upload", (8, 2)),
-        "FedAvg": ("FedAvg", (8, -3)), "DGC": ("DGC", (5, 8)), "FedCOM": ("FedCOM", (8, -9)),
+        "Fed-KGF": ("Fed-KGF", (8, -3)),
+        "Fed-KGF without module upload": ("Fed-KGF without\nmodule upload", (-68, 9)),
+        "FedAvg": ("FedAvg", (8, -3)), "DGC": ("DGC", (5, 8)), "FedCOM": ("FedCOM", (0, -18)),
         "FedCAMS, scaled sign": ("FedCAMS", (-46, 0)), "SmartIdx": ("SmartIdx", (-50, -3)), "FedPM": ("FedPM", (8, -3)),
     }  # fmt: skip
     for name, (label, shift) in labels.items():
