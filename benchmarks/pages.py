@@ -140,6 +140,19 @@ DIFFERENCES = {
             for attack in ("no attack", "PAF", "OFOM")
         ],
     ),
+    "defaults-differences": (
+        "defaults",
+        "FedGEM, ",
+        [
+            (column, row, other)
+            for row, other in (
+                ("defaults", "as printed"),
+                ("steady, 10 epochs first", "steady"),
+                ("steady, 10 epochs first", "defaults"),
+            )
+            for column in (SERVER, CLIENTS)
+        ],
+    ),
     "fedkgf-differences": (
         "fedkgf-table1-small",
         "IID, ",
