@@ -55,6 +55,11 @@ DIFFERENCES = {
         "",
         [(ACCURACY, "FedAvg of the whole model", "centralized, the whole model")],
     ),
+    "fedgkt-steady-differences": (
+        "fedgkt-steady",
+        "",
+        [(FALL, row, "defaults") for row in ("cosine schedule", "moving average", "both")],
+    ),
     "fedgkt-bytes-differences": (
         "fedgkt-bytes-small",
         "",
