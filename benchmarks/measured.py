@@ -155,6 +155,12 @@ def pages_of(name: str) -> str:
     return "../README.md" if name == "README" else f"{name}.md"
 
 
+def niid_bare(measured: Record) -> str:
+    """A cell of Flower's table in plain PyTorch."""
+    rows = [[f"seed {seed}", f"{100 * m['best']:.1f}", f"{100 * m['last']:.1f}"] for seed, m in measured.items()]
+    return markdown(["FedAvg in plain PyTorch, Fashion-MNIST, IID", "best round, %", "last round, %"], rows)
+
+
 def raw_images(measured: Record) -> str:
     """Bytes of images as they are."""
     rows = [[name, human_bytes(row["uint8"]), human_bytes(row["png"])] for name, row in measured.items()]
@@ -409,6 +415,7 @@ MEASURED = {
     "peers-checks": peers,
     "turn": turn,
     "edge_cost": edge_cost,
+    "niid_bare": niid_bare,
     "raw_images": raw_images,
     "newcomer": newcomer,
     "flower": flower,
