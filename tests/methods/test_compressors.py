@@ -20,6 +20,7 @@ from catchment.engines.inprocess import InProcess
 from catchment.errors import ExperimentError
 from catchment.exchange.message import Message
 from catchment.families.weights import LocalParameters, mean_model
+from catchment.learning.schedules import Schedule
 from catchment.methods.dgc import DGC, clipped
 from catchment.methods.fedavg import FedAvg
 from catchment.methods.fedcams import FedCAMS, State
@@ -35,9 +36,18 @@ W1 = torch.tensor([[0.0, -1.0], [0.0, 1.0]])
 MEAN = W0 / 4 + W1 * 3 / 4
 
 
-def rounds(method, number: int, **settings):
+CONSTANT = Schedule()
+HALVES = Schedule("step", every=1, factor=0.5)  # rates of 1, 1/2, 1/4
+
+
+def rounds(method, number: int, client=CONSTANT, server=CONSTANT, **settings):
     """The global weights after some rounds, without codecs."""
     own = world(method, CLIENTS, **settings)
+    own = dataclasses.replace(
+        own,
+        client_optimizer=dataclasses.replace(own.client_optimizer, schedule=client),
+        server_optimizer=dataclasses.replace(own.server_optimizer, schedule=server),
+    )
     server, fleet = Server(own), Fleet(traffic := Traffic(InProcess(own), method, Ledger()), seed=0)
     state = method.init(server)
     for n in range(1, number + 1):
@@ -104,6 +114,24 @@ def test_tracking_corrects_gradients_by_the_difference_from_the_mean(rate):
         w - (gradient(w, [0.0, 2.0], 1) - (MEAN - W1)),
     ]
     assert torch.allclose(after, w + rate * (local[0] / 4 + local[1] * 3 / 4 - w))
+
+
+def test_the_servers_rate_falls_with_its_schedule():
+    after = rounds(FedCOM(), 2, server=HALVES)["1.weight"]
+    towards = MEAN - gradient(MEAN, [1.0, 0.0], 0) / 4 - gradient(MEAN, [0.0, 2.0], 1) * 3 / 4
+    assert torch.allclose(after, (MEAN + towards) / 2)
+
+
+def test_tracking_divides_changes_by_the_rate_of_their_round():
+    # delta_k grows by the change of a round over its rate, less the mean; rates are 1, 1/2, 1/4 and tau is 1.
+    samples, shares, w = [([1.0, 0.0], 0), ([0.0, 2.0], 1)], [1 / 4, 3 / 4], torch.zeros(2, 2)
+    delta = [torch.zeros(2, 2), torch.zeros(2, 2)]
+    for rate in (1.0, 0.5, 0.25):
+        local = [w - rate * (gradient(w, *sample) - d) for sample, d in zip(samples, delta)]
+        mean = sum(share * own for share, own in zip(shares, local))
+        delta = [d + (mean - own) / rate for d, own in zip(delta, local)]
+        w = mean
+    assert torch.allclose(rounds(FedCOM(tracking=True), 3, client=HALVES)["1.weight"], w)
 
 
 SEEN: dict[tuple[int, int], dict[str, torch.Tensor]] = {}  # corrections by round and client

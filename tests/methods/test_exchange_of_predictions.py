@@ -9,7 +9,7 @@ import math
 import pytest
 import torch
 from worlds import experiment
-from worlds_by_hand import world
+from worlds_by_hand import linear, world
 
 import catchment
 from catchment.core.client import Client
@@ -25,7 +25,7 @@ from catchment.data.parts import Parts
 from catchment.engines.inprocess import InProcess
 from catchment.errors import ExperimentError, UserError
 from catchment.exchange.request import Request
-from catchment.families.logits import Predictions, Question, drawn
+from catchment.families.logits import Predictions, Question, drawn, predictions, predictions_of
 from catchment.families.weights import GlobalModel, LocalModel
 from catchment.learning.optimizers import OptimizerSettings
 from catchment.methods.cronus import Cronus
@@ -56,6 +56,17 @@ def by_hand(method, clients=((X, Y),), public=(X, Y), **settings):
 
 def client_of(w, number=0):
     return Client(w, Request(number, "x", 1, 0, 0, Question().pack()), {}, WorkerCache())
+
+
+def test_teachers_see_plain_images_and_students_augmented_ones():
+    """Images of two pixels, (1, 0), which a flip makes (0, 1); the model's logits are the pixels."""
+    w = by_hand(FedMD(), public=([[1.0, 0.0]] * 40, [0] * 40), augment=("flip",))
+    model, client, public = linear((1, 1, 2), 2), client_of(w), w.data.public
+    torch.nn.init.eye_(model[1].weight)
+    assert predictions_of(client, model, public).tolist() == [[1, 0]] * 40
+    assert predictions(Server(w), model, public).tolist() == [[1, 0]] * 40
+    seen = {tuple(image) for batch in client.batches(public) for image in batch.images.flatten(1).tolist()}
+    assert seen == {(1, 0), (0, 1)}
 
 
 def one_round(w, method):
