@@ -58,7 +58,7 @@ DIFFERENCES = {
     "fedgkt-steady-differences": (
         "fedgkt-steady",
         "",
-        [(FALL, row, "defaults") for row in ("cosine schedule", "moving average", "both")],
+        [(FALL, row, "last weights") for row in ("cosine schedule", "moving average", "both")],
     ),
     "fedgkt-bytes-differences": (
         "fedgkt-bytes-small",
@@ -69,6 +69,10 @@ DIFFERENCES = {
             (ACCURACY, "sent once, augmented, 4 bits, 8 maps of 16x16", "FedAvg of ResNet-20"),
             (ACCURACY, "sent once, augmented, 4 bits, 8 maps of 16x16, cut behind a block", "FedAvg of ResNet-20"),
             (ACCURACY, "features sent once", "FedAvg of ResNet-20"),
+            *((ACCURACY, row, "FedAvg of ResNet-20") for row in (
+                "features in 4 bits", "sent once, augmented on the server", "sent once, augmented, 4 bits", SMALL_MAPS,
+                f"{SMALL_MAPS}, twice the epochs", "SplitFed of the same two halves",
+            )),
             (ACCURACY, f"{SMALL_MAPS}, twice the epochs", "SplitFed of the same two halves"),
             (ACCURACY, f"{SMALL_MAPS}, twice the epochs", "all images in one place, ResNet-20"),
         ],
@@ -88,6 +92,7 @@ DIFFERENCES = {
         "CIFAR-10, hetero, ",
         [
             *((CLIENTS, "FedGEMS", other) for other in ("Stand-Alone", "FedMD", "Cronus", "DS-FL", "FedDF", "FedGKT")),
+            *((CLIENTS, "FedGEM", other) for other in ("Stand-Alone", "FedMD", "Cronus", "FedGKT")),
             (CLIENTS, "FedGEMS", "FedGEM"),
             (SERVER, "FedGEMS", "FedGEM"),
             (SERVER, "FedGEMS", "Stand-Alone"),
@@ -113,6 +118,9 @@ DIFFERENCES = {
               for method in ("FedGEM", "FedGEMS") for epsilon in ("0.75", "0.1")),
             *((SERVER, f"FedGEMS, epsilon = {epsilon}, constant rate", "Stand-Alone, constant rate")
               for epsilon in ("0.75", "0.1")),
+            *((SERVER, f"FedGEM, epsilon = {epsilon}, constant rate", "Stand-Alone, constant rate")
+              for epsilon in ("0.75", "0.1")),
+            (SERVER, "FedGEM, epsilon = 0.1, constant rate", "FedGEM, epsilon = 0.75, constant rate"),
             (SERVER, "FedGEM, epsilon = 0.1, cosine schedule", "FedGEM, epsilon = 0.75, cosine schedule"),
             (SERVER, "FedGEM, epsilon = 0.1, cosine schedule", "Stand-Alone, 320 public images"),
             (SERVER, "FedGEM, epsilon = 0.1, cosine schedule", "FedGEMS, epsilon = 0.1, cosine schedule"),
@@ -147,15 +155,27 @@ DIFFERENCES = {
     ),
     "defaults-differences": (
         "defaults",
-        "FedGEM, ",
+        "",
         [
-            (column, row, other)
+            (column, f"{method}, {row}", f"{method}, {other}")
+            for method in ("FedGEM", "FedGEMS")
             for row, other in (
-                ("defaults", "as printed"),
+                ("10 epochs first", "as printed"),
+                ("10 epochs first, moving average", "10 epochs first"),
+                ("10 epochs first, moving average", "as printed"),
+                ("10 epochs first, cosine schedule", "10 epochs first, moving average"),
+                ("steady, 10 epochs first", "10 epochs first, moving average"),
                 ("steady, 10 epochs first", "steady"),
-                ("steady, 10 epochs first", "defaults"),
+                ("steady, 10 epochs first, 5 of the server", "steady, 10 epochs first"),
             )
             for column in (SERVER, CLIENTS)
+        ]
+        + [
+            (CLIENTS, "FedMD, moving average", "FedMD, as printed"),
+            *((CLIENTS, f"{method}, 10 epochs first, moving average", "FedMD, moving average")
+              for method in ("FedGEM", "FedGEMS")),
+            *((SERVER, f"{method}, steady, 10 epochs first, 5 of the server",
+               "Stand-Alone, steady, 5 epochs of each per round") for method in ("FedGEM", "FedGEMS")),
         ],
     ),
     "fedkgf-differences": (
@@ -305,7 +325,9 @@ def differences(result: StudyResult, begin: str, pairs: list[tuple[str, str, str
         found = None if first is None or second is None else paired(numbers(first, column), numbers(second, column))
         if found is None or found.low is None or found.high is None:
             raise ValueError(f"{result.name} has no two seeds of both {begin + row} and {begin + other}")
-        interval = f"{100 * found.low:+.1f} to {100 * found.high:+.1f}"
+        ends = 100 * found.low, 100 * found.high
+        digits = 1 if all(abs(end) >= 0.05 for end in ends) else 2  # so that it shows on which side of zero an end is
+        interval = " to ".join(f"{end:+.{digits}f}" for end in ends)
         verdict = "yes" if found.certain else "no"
         lines.append([f"{WHOSE[column]}: {row} over {other}", f"{100 * found.mean:+.1f}", interval, verdict])
     return markdown(["paired by seed", "points", "95 % interval", "beyond chance"], lines)

@@ -80,6 +80,8 @@ def _show(kind: str, one: Described) -> None:
             table.add_row(*map(escape, option))
         console.print(table)
     if issubclass(one.thing, Method):
+        if decay := one.thing.moving_average:
+            say(f"Models are measured as moving averages of their weights: evaluation.average = {decay}.\n")
         table = Table("field", "kind", "when asked for", "what it shows", title="What a device sends")
         for row in disclosed(one.thing):
             table.add_row(*map(escape, (row.field, row.kind, row.when, row.shows)))

@@ -139,7 +139,8 @@ class Experiment:
                 named.setdefault("name", name)
         experiment = read_table(Experiment, merged, "")
         complete = experiment.to_dict()
-        return dataclasses.replace(experiment, **{key: complete[key] for key in _DEFAULTS})
+        evaluation = dataclasses.replace(experiment.evaluation, average=complete["evaluation"]["average"])
+        return dataclasses.replace(experiment, evaluation=evaluation, **{key: complete[key] for key in _DEFAULTS})
 
     @staticmethod
     def from_toml(text: str) -> Experiment:
@@ -149,10 +150,15 @@ class Experiment:
     def to_dict(self) -> dict[str, Any]:
         """Every setting, the method's defaults included; None is left out, as TOML has no such value."""
         table = plain(dataclasses.asdict(self))
-        built = {"method": self.build_method(), "aggregation": self.build_aggregator(), "attack": self.build_attack()}
+        built: dict[str, Any] = {
+            "method": self.build_method(),
+            "aggregation": self.build_aggregator(),
+            "attack": self.build_attack(),
+        }
         for key, thing in built.items():
-            options = {} if thing is None else plain(dataclasses.asdict(thing))  # type: ignore[arg-type]
+            options = {} if thing is None else plain(dataclasses.asdict(thing))
             table[key] = {"name": getattr(self, key).get("name", _DEFAULTS[key]), **options}
+        table["evaluation"].setdefault("average", built["method"].moving_average)
         return typing.cast(dict[str, Any], table)
 
     def to_toml(self) -> str:
@@ -229,7 +235,7 @@ class Experiment:
             initial=self.models.initial,
             most_samples=d.most_samples,
             rounds=self.rounds,
-            average=self.evaluation.average,
+            average=method.moving_average if self.evaluation.average is None else self.evaluation.average,
             precision=self.precision,
             weights=weights,
         )

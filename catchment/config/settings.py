@@ -166,7 +166,7 @@ class EvaluationSettings:
     """`[evaluation]`."""
 
     every: int = 1  # evaluate every n-th round, and after the last
-    average: float = 0.0  # decay of the moving averages of weights that are evaluated and exported; 0: none
+    average: float | None = None  # decay of the moving averages that are evaluated and exported; None: the method's own
     clients: int | None = None  # at most this many measure models of their own; None: all
     headline: Literal[  # shown first
         "accuracy", "balanced_accuracy", "macro_f1", "worst_recall", "auroc", "calibration_error"
@@ -176,7 +176,7 @@ class EvaluationSettings:
         at_least("evaluation.every", self.every, 1)
         if self.clients is not None:
             at_least("evaluation.clients", self.clients, 1)
-        if not 0 <= self.average < 1:
+        if self.average is not None and not 0 <= self.average < 1:
             raise ExperimentError(f"evaluation.average is {self.average}; a decay from 0 to below 1 is expected")
 
 

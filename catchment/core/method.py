@@ -86,6 +86,7 @@ class Method(ABC, Generic[State]):
 
     persistent: ClassVar[tuple[str, ...]] = ()
     models: ClassVar[tuple[str, ...]] = ()  # fields of State that are models: modules, weights, or dicts of either
+    moving_average: ClassVar[float] = 0.0  # of `evaluation.average`, the default; for models that are trained in place
     derives_weights: ClassVar[bool] = False  # clients draw their first weights themselves: the server sends none
     takes_features: ClassVar[bool] = False  # the server's model goes on from the clients' features
     any_task: ClassVar[bool] = (

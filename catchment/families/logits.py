@@ -144,6 +144,7 @@ class OwnModels(Method[State]):
     """A method whose clients keep models of their own."""
 
     persistent: ClassVar[tuple[str, ...]] = ("model", "optimizer")
+    moving_average: ClassVar[float] = 0.99
     derives_weights: ClassVar[bool] = True
 
     def evaluate(self, server: Server, state: State, fleet: Fleet) -> Metrics:

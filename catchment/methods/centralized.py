@@ -62,6 +62,7 @@ class Centralized(Method[State]):
     """Everything on the server."""
 
     models: ClassVar[tuple[str, ...]] = ("models",)
+    moving_average: ClassVar[float] = 0.99
     any_task: ClassVar[bool] = True
     model: Literal["client", "server"] = "client"  # whose model is trained; the server's also on public data
     client_epochs: int = 1  # per round, with model = "client"

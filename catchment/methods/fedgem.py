@@ -91,6 +91,7 @@ class LargerServer(Method[State]):
     """The round that FedGEM and FedGEMS share (Algorithm 1)."""
 
     models: ClassVar[tuple[str, ...]] = ("model",)
+    moving_average: ClassVar[float] = 0.99
     persistent: ClassVar[tuple[str, ...]] = ("model", "optimizer")
     derives_weights: ClassVar[bool] = True
     client_epochs: int = 1  # on private data

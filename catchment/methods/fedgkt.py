@@ -99,6 +99,7 @@ class FedGKT(Method[State]):
     """Group knowledge transfer."""
 
     models: ClassVar[tuple[str, ...]] = ("model",)
+    moving_average: ClassVar[float] = 0.99
     persistent: ClassVar[tuple[str, ...]] = ("model", "optimizer", "sent", "extractor")
     takes_features: ClassVar[bool] = True
     client_epochs: int = 1  # E_c, of a client, per round

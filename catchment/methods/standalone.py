@@ -54,6 +54,7 @@ class Standalone(Method[State]):
     """Each party alone."""
 
     models: ClassVar[tuple[str, ...]] = ("model",)
+    moving_average: ClassVar[float] = 0.99
     any_task: ClassVar[bool] = True
     persistent: ClassVar[tuple[str, ...]] = ("model", "optimizer")
     derives_weights: ClassVar[bool] = True

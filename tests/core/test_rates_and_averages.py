@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from worlds_by_hand import HandlersOnly, world
 
+from catchment.config.experiment import Experiment
 from catchment.core.client import AVERAGE
 from catchment.core.method import on_client
 from catchment.core.serve import serve
@@ -161,3 +162,22 @@ def test_without_an_average_nothing_is_kept_for_it() -> None:
     ask(w, "step", versions=versions)
     assert set(versions.newest(9)) == {"model", "optimizer"}
     assert ask(w, "measured", sequence=9, versions=versions, purpose="evaluation").weight[0, 0].item() == 1.0
+
+
+@pytest.mark.parametrize(
+    ("method", "average"),
+    [("fedgkt", 0.99), ("fedgems", 0.99), ("fedmd", 0.99), ("centralized", 0.99), ("fedavg", 0.0), ("splitfed", 0.0)],
+)
+def test_a_method_says_whether_its_models_are_averaged(method, average):
+    """The written file has the number, so that it gives the same experiment again."""
+    experiment = Experiment.from_dict({"method": {"name": method}})
+    assert experiment.to_dict()["evaluation"]["average"] == average
+    assert Experiment.from_toml(experiment.to_toml()).evaluation.average == average
+    chosen = Experiment.from_dict({"method": {"name": method}, "evaluation": {"average": 0.5}})
+    assert chosen.to_dict()["evaluation"]["average"] == 0.5
+
+
+@pytest.mark.parametrize(("given", "decay"), [({}, 0.99), ({"average": 0.0}, 0.0)])
+def test_the_file_goes_before_the_method(given, decay):
+    settings = {"method": {"name": "standalone"}, "data": {"name": "digits", "clients": 2, "train": 40}}
+    assert Experiment.from_dict({**settings, "evaluation": given}).build_world().average == decay
