@@ -104,6 +104,11 @@ class Method(ABC, Generic[State]):
         """Whether it uses `fleet.send`: each client gets its own request, and nobody is waited for."""
         return False
 
+    @property
+    def rate_shares(self) -> Mapping[str, float]:
+        """By submodule of the clients' models, the share of their learning rate that it trains with, if not all of it."""
+        return {}
+
     def client_name(self, model: str) -> str:
         """The model that clients build where `models.client` names this one."""
         return model

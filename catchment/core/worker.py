@@ -17,6 +17,7 @@ from catchment.core.architecture import Architecture
 from catchment.core.world import World
 from catchment.errors import RunError
 from catchment.exchange.message import plain
+from catchment.learning.optimizers import in_groups
 from catchment.learning.training import Weights, tensors_of
 
 
@@ -54,7 +55,7 @@ class WorkerCache:
     def optimizer(self, model: nn.Module, world: World) -> torch.optim.Optimizer:
         """The worker's optimiser of a module, reset."""
         if model not in self._optimizers:
-            optimizer = world.client_optimizer.build(model.parameters())
+            optimizer = world.client_optimizer.build(in_groups(model, world.method.rate_shares))
             groups = [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
             self._optimizers[model] = optimizer, groups
         optimizer, groups = self._optimizers[model]

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from catchment.errors import ExperimentError
 from catchment.learning.schedules import Schedule
 from catchment.names import did_you_mean
 
 NAMES = ("adam", "adamw", "sgd")
+Group = dict[str, Any]  # "params" and the "share" of the learning rate that they have
 FUSED = ("cpu", "cuda")  # torch devices whose optimisers take one call per step
 
 
@@ -51,11 +53,12 @@ class OptimizerSettings:
         """The learning rate in a round of a run of `rounds`; `drops` are those of a plateau so far."""
         return self.lr * self.schedule.share(round, rounds, drops)
 
-    def build(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
-        """A fresh optimiser, whose rate is `lr`."""
-        parameters = list(parameters)
+    def build(self, parameters: Iterable[Tensor] | Iterable[Group]) -> torch.optim.Optimizer:
+        """A fresh optimiser of parameters or groups of them, whose rate is `lr`."""
+        parameters: list[Any] = list(parameters)
+        tensors = [w for part in parameters for w in (part["params"] if isinstance(part, dict) else [part])]
         # One fused call per step where the torch device has it; a loop over parameters costs more than a small model.
-        fused = all(parameter.device.type in FUSED for parameter in parameters)
+        fused = all(tensor.device.type in FUSED for tensor in tensors)
         shared = {"lr": self.lr, "weight_decay": self.weight_decay, "fused": fused or None}
         if self.name == "sgd":
             return torch.optim.SGD(parameters, momentum=self.momentum, nesterov=self.nesterov, **shared)  # type: ignore[arg-type]
@@ -63,10 +66,21 @@ class OptimizerSettings:
         return kind(parameters, amsgrad=self.amsgrad, **shared)  # type: ignore[arg-type]
 
 
+def in_groups(model: nn.Module, shares: Mapping[str, float]) -> list[Group]:
+    """A model's parameters in their order, in groups that have one share of the learning rate; by submodule, or 1."""
+    parts = {f"{name}.": share for name, share in shares.items()}
+
+    def share(named: tuple[str, nn.Parameter]) -> float:
+        return next((share for part, share in parts.items() if named[0].startswith(part)), 1.0)
+
+    grouped = groupby(model.named_parameters(), share)
+    return [{"params": [parameter for _, parameter in named], "share": share} for share, named in grouped]
+
+
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Give an optimiser another learning rate."""
+    """Give an optimiser another learning rate; a group with a share gets that share of it."""
     for group in optimizer.param_groups:
-        group["lr"] = rate
+        group["lr"] = rate * group.get("share", 1.0)
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import ClassVar, Literal
@@ -107,6 +107,7 @@ class FedGKT(Method[State]):
     temperature: float = 3.0  # T, of the softmax in distillation
     alpha: float = 1.0  # weight of the distillation terms
     squared_temperature: bool = True  # they are multiplied by T squared
+    extractor_rate: float = 0.01  # share of the clients' learning rate that their extractors have; in the paper 1
     distill: Literal["none", "server-to-edge", "both"] = "both"  # who learns from logits: nobody, clients, everybody
     asynchronous: bool = False  # train on each upload when it comes, answer at once, wait for nobody
     quota: bool = False  # asynchronous: no client does more than its rounds
@@ -126,7 +127,7 @@ class FedGKT(Method[State]):
     def __post_init__(self) -> None:
         for name in ("client_epochs", "server_epochs", "upload_every"):
             at_least(name, getattr(self, name), 1)
-        for name in ("alpha", "skip_below", "replay", "stem_epochs", "rarity", "freeze_after", "shift"):
+        for name in ("alpha", "extractor_rate", "skip_below", "replay", "stem_epochs", "rarity", "freeze_after", "shift"):
             at_least(name, getattr(self, name) or 0, 0)
         if not self.temperature > 0:
             raise ExperimentError(f"temperature is {self.temperature}; a number above 0 is expected")
@@ -174,6 +175,11 @@ class FedGKT(Method[State]):
     def sends(self) -> bool:
         """With `asynchronous`."""
         return self.asynchronous
+
+    @property
+    def rate_shares(self) -> Mapping[str, float]:
+        """Extractors change slowly: with data that are not IID those of fast ones drift away from each other."""
+        return {"extractor": self.extractor_rate}
 
     @property
     def weight(self) -> float:

@@ -9,6 +9,8 @@ Departures:
 - Equation 9 sums the cross-entropy over D_k; here both of its terms are divided by |D_k|, so that a batch is a mean.
 - The anchor begins after a device's first transfer: before it, equation 9 would hold the device at random weights.
 - Students keep the statistics of their batch normalisation, which are of real data that the server never sees.
+- The rates of the global model and the generator drop, as section IV-A3 says; line 239 of Algorithm 3 has one eta_S for
+  the global model and the students, which drops for both with `students = "dropping"`.
 - What the paper leaves open: the generator (that of Truong et al., whom it cites), the global model (`models.server`),
   and whether the learning rates drop in every round or over the run (`milestones`).
 """
@@ -120,6 +122,7 @@ class FedZKT(Method[State]):
     anchor: float = 1.0  # times that of equation 9; 0: none, as in Algorithm 2
     milestones: Literal["run", "round", "none"] = "run"  # at 1/2 and 3/4 of these iterations eta_S and eta_G drop
     factor: float = 0.3  # by which they drop
+    students: Literal["full", "dropping"] = "full"  # whether eta_S of the devices' models on the server drops as well
     generator: str = "generator"  # a built-in one, or your own "module:function"
     generator_lr: float = 1e-3  # of its Adam
     noise: int = 100  # dimensions of z
@@ -236,7 +239,8 @@ class FedZKT(Method[State]):
         optimizer = server.optimizer(students)
         state.model.eval()
         for n, (z,) in enumerate(self.noises(server, "to_devices")):
-            set_rate(optimizer, server.rate() * self.dropped(server, n))  # eta_S, as of the global model
+            if self.students == "dropping":
+                set_rate(optimizer, server.rate() * self.dropped(server, n))
             with torch.no_grad():
                 x = state.generator(z)
                 teacher = state.model(x)

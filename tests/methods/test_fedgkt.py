@@ -436,7 +436,7 @@ def test_samples_whose_features_barely_changed_are_not_sent_again(tmp_path):
     def sent(skip_below, lr, name):
         e = experiment(
             "fedgkt",
-            method={"name": "fedgkt", "skip_below": skip_below},
+            method={"name": "fedgkt", "skip_below": skip_below, "extractor_rate": 1.0},
             optimizer={"client": {"name": "sgd", "lr": lr}},
             participation={"fraction": 1.0},
         )

@@ -139,18 +139,20 @@ def test_before_the_first_transfer_nothing_holds_the_device():
         ("none", [[0] * 4] * 4),
     ],
 )
-def test_all_rates_drop_at_a_half_and_three_quarters(milestones, expected, monkeypatch):
-    """Those of the global model and the generator, and in the second half of a round those of the students."""
-    world = zkt(iterations=4, milestones=milestones, generator_lr=0.002)
+@pytest.mark.parametrize("students", ["full", "dropping"])
+def test_rates_drop_at_a_half_and_three_quarters(milestones, expected, students, monkeypatch):
+    """Those of the global model and the generator; those of the students, in the second half of a round, if asked for."""
+    world = zkt(iterations=4, milestones=milestones, students=students, generator_lr=0.002)
     server, state = begun(world)
     stepped = []
     monkeypatch.setattr(fedzkt, "_step", lambda optimizer, loss: stepped.append(optimizer.param_groups[0]["lr"]))
     for server.round, drops in enumerate(expected, start=1):
         stepped.clear()
         world.method.server_update(server, state, active=[0])
-        generator, model, students = stepped[:8:2], stepped[1:8:2], stepped[8:]
+        generator, model, of_students = stepped[:8:2], stepped[1:8:2], stepped[8:]
         assert generator == pytest.approx([0.002 * 0.3**dropped for dropped in drops])
-        assert model == students == pytest.approx([0.01 * 0.3**dropped for dropped in drops])
+        assert model == pytest.approx([0.01 * 0.3**dropped for dropped in drops])
+        assert of_students == (model if students == "dropping" else pytest.approx([0.01] * 4))
 
 
 # ---- the server --------------------------------------------------------------------------------------------------
