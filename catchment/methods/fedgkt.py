@@ -6,6 +6,8 @@ logits back. The final model of client k is its extractor followed by the server
 Departures:
 - Logits are matched by sample id. The authors' code matches them by batch number over shuffled loaders, which pairs
   unrelated samples.
+- Extractors train at a hundredth of the clients' learning rate (`extractor_rate`), so that those of clients with unlike classes stay
+  alike; in the paper they train at all of it.
 - A sample has one teacher on the server, the client it belongs to, where equation 6 reads as a sum over clients.
 - All extractors begin with one random stem. The authors' code copies them from a centrally trained ResNet-56, which the
   paper does not mention; here that is `models.weights`. `stem_epochs` trains the stem on public data first, which is no
