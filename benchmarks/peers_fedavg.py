@@ -211,7 +211,7 @@ def bare_one_thread(job, clock):
 
 
 @system("catchment", packages=("catchment",))
-def catchment_inprocess(job, clock, batched=False):
+def catchment_inprocess(job, clock):
     """Catchment: the in-process engine as it comes, two workers; the job's cohorts, no run directory."""
     import numpy as np
     import torch
@@ -246,7 +246,6 @@ def catchment_inprocess(job, clock, batched=False):
         {
             "rounds": job.rounds,
             "workers": 2,
-            "batched": batched,
             "method": {"name": "fedavg", "client_epochs": job.epochs},
             "data": {
                 "name": "peers_catchment:data",
@@ -276,12 +275,6 @@ def catchment_inprocess(job, clock, batched=False):
     Method.evaluate, Traffic.begin_round = keep_weights, ready_at_first
     catchment.run(experiment, observe=lambda record: clock.round_end())
     return dict(zip(job.make_model().state_dict(), final.values()))
-
-
-@system("catchment-batched", packages=("catchment",))
-def catchment_batched(job, clock):
-    """The same with clients that train in one call; it refuses the CNN of J2."""
-    return catchment_inprocess(job, clock, batched=True)
 
 
 @system("pfl", packages=("pfl",))

@@ -21,7 +21,7 @@ from unittest.mock import patch
 RESULTS = Path(__file__).parent / "results" / "turn.json"
 ROUNDS = 60
 REPEATS = 3
-BARE, CATCHMENT, BATCHED = "bare", "catchment", "catchment-batched"
+BARE, CATCHMENT = "bare", "catchment"
 PARTS = {  # the row, and what stands in for the part
     "without the check of replies": ("catchment.core.expectations.Expectations.misfit", lambda *_: ""),
     "without counting bytes up": ("catchment.core.traffic.Traffic._book", lambda *_: None),
@@ -71,7 +71,7 @@ def main() -> None:
         print(measure(row))
         return
     least: dict[str, float] = {}
-    for repeat, name in itertools.product(range(REPEATS), (BARE, CATCHMENT, *PARTS, BATCHED)):
+    for repeat, name in itertools.product(range(REPEATS), (BARE, CATCHMENT, *PARTS)):
         ran = subprocess.run([sys.executable, __file__, "--row", name], capture_output=True, text=True, check=True)
         least[name] = min(least.get(name, float("inf")), float(ran.stdout.split()[-1]))
         print(f"{repeat + 1} {name}: {ran.stdout.split()[-1]}", flush=True)

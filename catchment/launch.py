@@ -63,8 +63,6 @@ def _check_job(experiment: Experiment) -> None:
     """Refuse what the ranks of a job cannot help with."""
     if this_rank() is None:
         return
-    if experiment.batched:
-        raise ExperimentError("batched is true, which trains clients in one call of one process: leave torchrun out")
     if experiment.engine == "flower" and not experiment.spread:
         raise ExperimentError(
             "devices serve the clients of a federation, so that ranks have nothing to do: set spread = true, and they "

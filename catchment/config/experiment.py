@@ -34,7 +34,6 @@ from catchment.config.settings import (
 )
 from catchment.config.tables import changed, parse_toml, plain, read_file, read_table, shown
 from catchment.core.method import Method, replies
-from catchment.core.together import check_together
 from catchment.core.transport import Transport
 from catchment.core.world import World
 from catchment.data import Division
@@ -52,6 +51,7 @@ from catchment.robust.aggregators import AGGREGATORS, Aggregator, Mean
 from catchment.robust.inspection import Inspection
 from catchment.tasks import CLASSIFICATION
 
+ENDED = {"batched": False}  # settings of earlier versions, and the one value that files may still give them
 _DEFAULTS = {"method": "fedavg", "aggregation": "mean", "attack": "none"}  # of tables with a name and its options
 T = TypeVar("T")
 
@@ -66,7 +66,6 @@ class Experiment:
     engine: Literal["inprocess", "flower"] = "inprocess"
     workers: int = field(default_factory=lambda: os.cpu_count() or 1)  # threads that serve clients
     threads: int = 1  # PyTorch threads per client at work; results may depend on it, never on `workers`
-    batched: bool = False  # tiny models of clients that are asked alike are trained in one call
     strict: bool = False  # serialise every message and every client state
     spread: bool = False  # under torchrun, ranks share the training of the server's model
     device: str = "cpu"
@@ -91,11 +90,6 @@ class Experiment:
     def __post_init__(self) -> None:
         for name, least in (("rounds", 1), ("workers", 1), ("threads", 1), ("seed", 0)):
             at_least(name, getattr(self, name), least)
-        if self.batched and (self.strict or self.engine == "flower"):
-            raise ExperimentError(
-                "batched is true, which trains clients in one call of one process: strict and "
-                'engine = "flower" serve each by itself; set batched = false'
-            )
         if self.probe.inversion and self.engine == "flower":
             raise ExperimentError(
                 "probe.inversion compares with the private images, which the server of a real federation lacks; use "
@@ -134,6 +128,9 @@ class Experiment:
     def from_dict(table: Mapping[str, Any], changes: Mapping[str, Any] | None = None) -> Experiment:
         """An experiment from nested dicts, as a TOML file gives them."""
         merged = changed(table, changes or {})
+        for key, value in ENDED.items():
+            if (given := merged.pop(key, value)) is not value:
+                raise ExperimentError(f"{key} is {shown(given)}, which this version does not have; leave it out")
         for key, name in _DEFAULTS.items():
             if isinstance(named := merged.setdefault(key, {}), dict):
                 named.setdefault("name", name)
@@ -267,8 +264,6 @@ class Experiment:
             )
         world.check_models()
         world.method.check(world)
-        if self.batched:
-            check_together(world)
         self.probe.check(world)
         return world
 
@@ -309,7 +304,6 @@ class Experiment:
             workers=self.workers if ranks is None else ranks.share(self.workers),
             threads=self.threads,
             strict=self.strict,
-            batched=self.batched,
             devices=self.devices.chosen(),
             faults=self.faults,
             directory=directory,

@@ -29,7 +29,6 @@ from catchment.engines.client_states import Changed, ClientStates
 from catchment.engines.faults import Faults
 from catchment.engines.profiles import DeviceProfile
 from catchment.engines.seats import Seat
-from catchment.engines.together import Together
 from catchment.engines.work_queue import WorkQueue
 from catchment.exchange.message import Message
 from catchment.exchange.request import Request, Response
@@ -49,13 +48,11 @@ class InProcess(Transport):
         devices: Sequence[DeviceProfile] = (DeviceProfile(),),
         faults: Faults | None = None,
         directory: Path | None = None,
-        batched: bool = False,
         seats: Sequence[Seat] = (),
     ) -> None:
         """Workers are threads, and others at `seats`.
 
-        Large replies and states wait in `directory`, or without one in the system's folder for temporary files. With
-        `batched`, clients that are asked alike are trained in one call, by the calling thread.
+        Large replies and states wait in `directory`, or without one in the system's folder for temporary files.
         """
         self._world = world
         self._threads = threads
@@ -71,14 +68,12 @@ class InProcess(Transport):
         self._touched: set[int] = set()
         self._stop = threading.Event()
         self._local = threading.local()
-        self._together = Together(world) if batched else None
         self._seats = tuple(seats)
         free = SimpleQueue[Seat | None]()  # None: a thread does the work itself
         for seat in (*seats, *[None] * workers):
             free.put(seat)
         workers += len(seats)
-        pooled = workers > 1 and not batched
-        self._pool = ThreadPoolExecutor(workers, "client", self._sit_down, (free,)) if pooled else None
+        self._pool = ThreadPoolExecutor(workers, "client", self._sit_down, (free,)) if workers > 1 else None
         self._arrivals = Arrivals(directory)
         self._asides = WorkQueue(self._serve, self._pool, 2 * workers)
         if self._timed:
@@ -101,8 +96,6 @@ class InProcess(Transport):
 
     def push(self, requests: Sequence[Request]) -> None:
         """Queue requests; workers begin at once."""
-        if self._together is not None:
-            self._together.add(requests)
         for request in requests:
             if self._strict:
                 request = Request.from_bytes(request.to_bytes())
@@ -185,8 +178,7 @@ class InProcess(Transport):
         threads = torch.get_num_threads()
         if threads != self._threads:
             torch.set_num_threads(self._threads)
-        response = self._together.answer(request, self._cache()) if self._together else None
-        response = response or serve(self._world, request, versions, self._cache())
+        response = serve(self._world, request, versions, self._cache())
         if threads != self._threads:
             torch.set_num_threads(threads)
         return response

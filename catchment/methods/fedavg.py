@@ -9,7 +9,6 @@ Departures: none. Buffers of batch normalisation, which the paper does not have,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -17,7 +16,6 @@ from catchment.core.client import Client
 from catchment.core.fleet import Fleet
 from catchment.core.method import on_client
 from catchment.core.server import Server
-from catchment.core.together import fit_together
 from catchment.errors import at_least
 from catchment.families.weights import GlobalModel, GlobalState, LocalModel, OneModel
 from catchment.learning.training import fit
@@ -52,8 +50,3 @@ class FedAvg(OneModel):
             lambda batch: client.task.loss(model(batch.images), batch.labels),
         )
         return LocalModel(model.state_dict(), len(client.train), loss)
-
-    def local_training_together(self, clients: Sequence[Client], request: GlobalModel) -> list[LocalModel]:
-        """The same for many clients at once."""
-        trained = fit_together(clients, request.weights, self.client_epochs, clients[0].task.loss)
-        return [LocalModel(weights, len(client.train), loss) for client, (weights, loss) in zip(clients, trained)]

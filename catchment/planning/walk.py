@@ -138,7 +138,6 @@ def _alone(experiment: Experiment) -> Experiment:
         experiment,
         engine="inprocess",
         workers=1,
-        batched=False,
         attack={"name": "none"},
         inspection=Inspection(),
         probe=ProbeSettings(),

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from catchment.config.experiment import Experiment
+from catchment.config.experiment import ENDED, Experiment
 
 RESULTS = 2  # raised with every change that moves results; the changelog lists them
 _WITHOUT_EFFECT = ("name", "workers", "strict", "path", "checkpoint", "flower")
@@ -18,7 +18,7 @@ _WITHOUT_EFFECT = ("name", "workers", "strict", "path", "checkpoint", "flower")
 
 def digest(experiment: Experiment) -> str:
     """The name of a run among all runs: its settings with all defaults, its own code, and the version of results."""
-    settings = experiment.to_dict()
+    settings = experiment.to_dict() | ENDED  # runs stay known when a setting ends
     for key in _WITHOUT_EFFECT:
         settings.pop(key, None)
     settings["evaluation"].pop("headline", None)

@@ -139,8 +139,6 @@ def test_ranks_without_clients_and_steps_are_refused(monkeypatch):
         monkeypatch.setenv(name, value)
     with pytest.raises(ExperimentError, match="ranks have nothing to do: set spread = true"):
         catchment.run(experiment("fedgkt", engine="flower"))
-    with pytest.raises(ExperimentError, match="leave torchrun out"):
-        catchment.run(experiment("fedavg", batched=True, models={"client": "mlp"}))
 
 
 def test_a_script_on_another_rank_is_told_of_the_command(monkeypatch):

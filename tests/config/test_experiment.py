@@ -85,6 +85,12 @@ def test_several_models_and_devices_are_dealt_in_turn():
     assert [world.client_architecture(client).name for client in range(3)] == ["mlp", "mlp(8)", "mlp"]
 
 
+def test_a_setting_that_ended_may_have_the_one_value_that_still_holds(written):
+    assert Experiment.load(written("batched = false")) == Experiment.load(written(""))
+    with pytest.raises(ExperimentError, match=r"batched is true, which this version does not have; leave it out$"):
+        Experiment.load(written("batched = true"))
+
+
 # ---- there and back ---------------------------------------------------------------------------------------------
 
 

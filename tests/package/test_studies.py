@@ -12,6 +12,8 @@ import pytest
 from catchment import data
 from catchment.config.experiment import Experiment
 from catchment.studies.file import PAPER, StudyFile
+from catchment.studies.results import StudyResult
+from catchment.studies.study import Study
 
 ROOT = Path(__file__).parents[2] / "experiments"
 STUDIES = sorted(
@@ -27,6 +29,13 @@ SMALL = [file for file, scale in SCALES if scale == "small"]
 def test_every_row_is_an_experiment(file, scale):
     for row in StudyFile.load(ROOT / file, scale).rows:
         Experiment.from_dict(row.settings)
+
+
+@pytest.mark.parametrize("study", ["fedkgf/table1", "fedzkt/table1"])
+def test_committed_results_are_known(study):
+    result = StudyResult.read(ROOT / "results" / f"{study.replace('/', '-')}-small.json")
+    jobs = Study.load(ROOT / f"{study}.toml", scale="small").jobs()
+    assert {run.digest for row in result.rows for run in row.runs} <= {job.digest for job in jobs}
 
 
 @pytest.mark.parametrize("file", SMALL)
