@@ -91,7 +91,7 @@ class Outcomes:
     # ---- rounds ----
 
     def begin_round(self) -> None:
-        """Close the previous round, and start with no events."""
+        """Close the previous round, of which a checkpoint may have the counts, and start with no events."""
         self.standing.end_round(self._answers, self._reasons)
         self.events, self.in_use, self._answers, self._reasons = [], None, 0, {}
 
@@ -123,10 +123,15 @@ class Outcomes:
         """Go on from a checkpoint."""
         self.counts = Counts(**counts)
         self.standing = Standing.from_dict(standing)
+        self._answers, self._reasons = standing.get("answers", 0), dict(standing.get("reasons", ()))
 
     def counted(self) -> dict[str, int]:
         """The counts, for a checkpoint."""
         return dataclasses.asdict(self.counts)
+
+    def stood(self) -> dict[str, Any]:
+        """What is known of the clients' conduct, the current round's included, for a checkpoint."""
+        return {**self.standing.to_dict(), "answers": self._answers, "reasons": list(self._reasons.items())}
 
 
 def reason(error: Exception) -> str:

@@ -173,7 +173,7 @@ class Traffic:
         return TrafficSnapshot(
             **vars(self._inflight.snapshot()),
             counts=self.outcomes.counted(),
-            standing={**self.outcomes.standing.to_dict(), "samples": list(self._expectations.found.items())},
+            standing={**self.outcomes.stood(), "samples": list(self._expectations.found.items())},
             memories=self._sessions.memories,
             answered=self._sessions.held,
             profiles=self._inspection.profiles if self._inspection else {},

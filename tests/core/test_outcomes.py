@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from catchment.core.outcomes import Counts, Outcomes, reason
@@ -91,8 +93,22 @@ def test_counts_and_standing_survive_a_checkpoint():
     outcomes.lost(request(0), "gone")
     outcomes.standing.suspended.add(5)
     again = Outcomes()
-    again.restore(outcomes.counted(), outcomes.standing.to_dict())
+    again.restore(outcomes.counted(), outcomes.stood())
     assert (again.counts, again.standing) == (outcomes.counts, outcomes.standing)
+
+
+def test_a_round_counts_on_after_a_checkpoint_at_its_end():
+    """Two rounds without a usable reply, and a third after a stop: as if there had been none."""
+    outcomes = Outcomes()
+    for client in range(2):
+        outcomes.begin_round()
+        outcomes.failed(request(client), "no")
+        stopped, outcomes = outcomes, Outcomes()
+        outcomes.restore(stopped.counted(), json.loads(json.dumps(stopped.stood())))
+    outcomes.begin_round()
+    outcomes.failed(request(2), "no")
+    with pytest.raises(RunError, match="rounds 2 to 4: all 3 clients failed; client 0: no"):
+        outcomes.check_round(4, reachable=9)
 
 
 def test_an_error_of_ours_explains_itself_and_another_has_its_class():
