@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from itertools import islice
 from typing import Any, TypeVar
 
 from catchment.core.inflight import FOREVER
@@ -119,7 +118,7 @@ class Fleet:
         as in `ask`; what it refuses does not count.
         """
         replies = self._traffic.arrivals(handler.__name__, FOREVER if until is None else until)
-        return islice(self._accepted(replies, accept), count)
+        return self._accepted(replies, accept, count)
 
     def refuse(self, reply: Reply[Any], reason: str) -> None:
         """Note that a reply was not accepted; the method goes on without it."""
@@ -150,14 +149,22 @@ class Fleet:
         return sorted(reachable[place] for place in drawn.tolist())
 
     def _accepted(
-        self, replies: Generator[Reply[Answered]], accept: Accept[Answered] | None
+        self, replies: Generator[Reply[Answered]], accept: Accept[Answered] | None, count: int | None = None
     ) -> Iterator[Reply[Answered]]:
-        """The replies that the method accepts; an exception while it holds one is blamed on that reply's client."""
+        """The replies that the method accepts, `count` of them at most.
+
+        An exception while the method holds one is blamed on that reply's client; between two, and after the last, on
+        nobody.
+        """
+        outcomes, accepted = self._traffic.outcomes, 0
+        outer = outcomes.in_use  # of a loop around this one
         with closing(replies):
-            for reply in replies:
-                self._traffic.outcomes.in_use = reply.client
+            while accepted != count and (reply := next(replies, None)) is not None:
+                outcomes.in_use = reply.client
                 reason = accept(reply) if accept is not None else ""
                 if reason:
                     self.refuse(reply, reason)
                 else:
                     yield reply
+                    accepted += 1
+                outcomes.in_use = outer

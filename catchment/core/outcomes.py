@@ -29,7 +29,7 @@ class Outcomes:
     counts: Counts = field(default_factory=Counts)
     standing: Standing = field(default_factory=Standing)
     events: list[dict[str, Any]] = field(default_factory=list)  # of the round
-    in_use: int | None = None  # whose reply the method got last in this round
+    in_use: int | None = None  # whose reply the method holds
     _answers: int = 0  # replies of the round that the method could use
     _reasons: dict[int, str] = field(default_factory=dict)  # by client: why there was no usable reply
 
@@ -106,15 +106,18 @@ class Outcomes:
     def undone(self, error: Exception, sizes: Iterable[dict[int, float]], reachable: int) -> None:
         """The round failed on the server and was undone; the client to blame is suspended.
 
-        With nobody to blame, several such rounds in a row are an error of the experiment or the method, and raised.
+        An exception while no reply was in use is the method's own, and raised at once. A state that is not finite may
+        be any client's doing: with nobody to blame, it is raised after several such rounds in a row.
         """
         self.note("undone", None, "", str(error) if isinstance(error, CatchmentError) else _with_class(error))
         last = None if isinstance(error, Diverged) else self.in_use
+        if last is None and not isinstance(error, Diverged):
+            raise error
         culprit = self.standing.blame(sizes, reachable, last)
         if culprit is not None:
             why = "the server failed on what it sent" if last is not None else "it sent far more than the others"
             self.note("suspended", culprit, "", f"{why}; it is not asked any more")
-        if self.standing.exhausted or (last is None and not isinstance(error, Diverged)):
+        if self.standing.exhausted:
             raise error
 
     # ---- checkpoints ----

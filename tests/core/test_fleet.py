@@ -199,6 +199,30 @@ def test_blamed_is_the_client_whose_reply_was_in_use_whoever_arrived_last():
     ]
 
 
+@pytest.mark.parametrize("count", [None, 2])
+def test_after_the_last_reply_nobody_is_to_blame_and_the_error_is_raised_at_once(count):
+    fleet, _ = fleet_of(2)
+    fleet.send(QUIZ.answer, {0: Question(0), 1: Question(1)})
+    assert [reply.client for reply in fleet.arrivals(QUIZ.answer, count=count)] == [0, 1]
+    with pytest.raises(NameError, match="typo"):
+        fleet.traffic.undone(NameError("typo"))
+    assert fleet.traffic.outcomes.standing.suspended == set()
+
+
+def test_a_reply_is_in_use_while_the_method_holds_it_and_not_while_it_waits_for_the_next():
+    fleet, transport = fleet_of(4, when=lambda request: float(request.client == 1))
+    held, pull = [], transport.pull
+    transport.pull = lambda until: held.append(fleet.traffic.outcomes.in_use) or pull(until)
+    for reply in fleet.ask(QUIZ.answer, {0: Question(0), 1: Question(1)}):
+        for inner in fleet.ask(QUIZ.answer, {2 + reply.client: Question(0)}):
+            held.append(("inner", inner.client, fleet.traffic.outcomes.in_use))
+        held.append(("outer", reply.client, fleet.traffic.outcomes.in_use))
+    assert held == [
+        None, 0, ("inner", 2, 2), ("outer", 0, 0),
+        None, 1, ("inner", 3, 3), ("outer", 1, 1),
+    ]  # fmt: skip
+
+
 def test_nobody_reachable_is_not_a_reason_to_stop():
     fleet, _ = fleet_of(2, lose)
     list(fleet.ask(QUIZ.answer, {0: Question(0), 1: Question(1)}))
