@@ -200,7 +200,7 @@ class FedGKT(Method[State]):
         if self.asynchronous:
             self.asynchronous_round(server, state, fleet)
             return
-        bodies = {k: self.feedback(server, state, k) for k in fleet.cohort() if not self.done(state, k)}
+        bodies = {k: self.feedback(server, state, k) for k in fleet.cohort() if not self.done(server, state, k)}
         replies = fleet.ask(self.local_training, bodies, accept=self.accept(server, state))
         came = {self.keep(state, reply) for reply in replies}
         if clients := sorted(came | self.settled(state)):
@@ -211,12 +211,12 @@ class FedGKT(Method[State]):
 
         def send(clients: Sequence[int]) -> None:
             most = server.rounds if self.quota else math.inf
-            wanted = [k for k in clients if state.turns.get(k, 0) < most and not self.done(state, k)]
+            wanted = [k for k in clients if state.turns.get(k, 0) < most and not self.done(server, state, k)]
             fleet.send(self.local_training, {k: self.feedback(server, state, k) for k in wanted})
 
         send(fleet.idle())
         heard, accept = set(), self.accept(server, state)
-        uploads = sum(not self.done(state, k) for k in range(server.world.clients))
+        uploads = sum(not self.done(server, state, k) for k in range(server.world.clients))
         # Where settled clients are left alone, all others may be slow: they are waited for as in a synchronous round.
         until = fleet.now + fleet.deadline if self.edge == "none" else None
         for reply in fleet.arrivals(self.local_training, count=uploads, until=until, accept=accept):
@@ -232,9 +232,10 @@ class FedGKT(Method[State]):
         """The clients whose final features are here."""
         return {k for k, turn in state.store.turns.items() if turn >= self.final}
 
-    def done(self, state: State, client: int) -> bool:
-        """Whether a client has nothing left to do."""
-        return self.edge == "none" and state.store.turns.get(client, 0) >= self.final
+    def done(self, server: Server, state: State, client: int) -> bool:
+        """Whether a client has nothing left to do, or no samples to do it with."""
+        data, turn = server.world.data, state.store.turns.get(client, 0)
+        return not (data.own or data.clients.sizes[client]) or (self.edge == "none" and turn >= self.final)
 
     def start(self, world: World, state: State, client: int) -> Weights | None:
         """Weights that a client begins with and cannot make itself; None if there are none."""
@@ -280,7 +281,7 @@ class FedGKT(Method[State]):
         others = [k for k in sorted(store.turns) if self.replay and k not in clients]
         everybody = [*clients, *others]
         z_k, z_s = store.rows(store.logits, everybody), store.rows(store.answers, everybody)
-        weights = store.weights(clients, others, state.turns, self.rarity) if self.rarity else None
+        weights = store.weights(clients, others, store.turns | state.turns, self.rarity) if self.rarity else None
 
         def l_s(batch: Batch) -> Tensor:  # equation 6
             logits = f_s(batch.images)

@@ -477,6 +477,33 @@ def test_a_device_that_never_answers_does_not_stop_the_run():
     assert result["virtual_seconds"] < 10
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"freeze_after": 1}, {"upload_every": 2}, {"asynchronous": True}], ids=lambda options: str(options)
+)
+def test_a_client_without_samples_is_not_asked_and_nobody_is_blamed(options, tmp_path, monkeypatch):
+    (tmp_path / "dealt.py").write_text("def dealt(clients):\n    return [range(9), [], range(9, 20)]\n")
+    few = {"clients": 3, "train": 20, "test": 10, "partition": {"name": "dealt:dealt"}}
+    method = {"name": "fedgkt", **options}
+    asked, events, feedback = [], [], FedGKT.feedback
+    monkeypatch.setattr(FedGKT, "feedback", lambda self, *given: asked.append(given[-1]) or feedback(self, *given))
+    settings = {"path": str(tmp_path), "data": few, "method": method, "participation": {"fraction": 1.0}, "rounds": 2}
+    catchment.run(experiment("fedgkt", **settings), observe=lambda record: events.extend(record["events"]))
+    assert (events, set(asked)) == ([], {0, 2})
+
+
+def test_rarity_counts_the_upload_that_came_after_its_round_was_undone():
+    """Undoing takes back how often clients were asked; what is in flight still comes."""
+    method = FedGKT(asynchronous=True, rarity=1.0)
+    world = experiment("fedgkt", method={"name": "fedgkt", "asynchronous": True, "rarity": 1.0}).build_world()
+    server = Server(world)
+    state = method.init(server)
+    ids = world.data.clients[0]
+    state.store.put(0, ids, torch.zeros(len(ids), *server.world.client_architecture(0).facts.features), ids % 10,
+                    torch.zeros(len(ids), 10), turn=1)  # fmt: skip
+    method.train_server(server, state, [0])
+    assert state.store.answers[0].abs().sum() > 0
+
+
 def test_with_a_quota_every_client_does_its_rounds(tmp_path):
     slow = {"profile": ["fast", "slow"], "profiles": {"fast": {"latency": 0.1}, "slow": {"latency": 5.0}}}
 
