@@ -179,6 +179,9 @@ def follow(build: Callable[[str], World | None]) -> None:
     except GONE:
         raise RunError("rank 0 is gone") from None
     except RuntimeError as error:  # also if a rank is gone in the middle of a step
+        with contextlib.suppress(*GONE):
+            if control.poll(1) and not _receive(control):
+                return  # rank 0 has ended, and says why
         raise RunError(f"{name} cannot go on: {printable(error)}") from error
     finally:
         stop.set()

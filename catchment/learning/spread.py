@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from catchment.errors import ProtocolError, RunError, printable
 from catchment.learning.training import tensors_of
 
 FEWEST = 2  # rows per process; a smaller batch is not shared
@@ -57,26 +58,41 @@ class _Step(torch.autograd.Function):
         """Lend the weights, hand out rows, compute the first part, collect the others."""
         own, *others = rows.tensor_split(dist.get_world_size())
         shapes = [list(part.shape) for part in others]
-        spread.order({"forward": spread.name, "shapes": shapes, "of_rows": ctx.needs_input_grad[1]})
-        dist.broadcast(_flat(_lent(spread.model)), 0)
-        _hand_out(others)
-        ctx.step = Spread.latest = object()
-        ctx.part, ctx.order = _Part(spread.model, own, ctx.needs_input_grad[1]), spread.order
-        return _gathered(ctx.part.output.detach(), others)
+        with _all_or_none():
+            spread.order({"forward": spread.name, "shapes": shapes, "of_rows": ctx.needs_input_grad[1]})
+            dist.broadcast(_flat(_lent(spread.model)), 0)
+            _hand_out(others)
+            ctx.step = Spread.latest = object()
+            ctx.part, ctx.order = _Part(spread.model, own, ctx.needs_input_grad[1]), spread.order
+            return _gathered(ctx.part.output.detach(), others)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         """Hand out the gradients of the outputs, sum those of the weights, collect those of the rows."""
         if ctx.step is not Spread.latest:
-            raise RuntimeError(
+            raise ProtocolError(
                 "the processes that share a training step have gone on to another forward pass; call backward() first, "
                 "or join both batches in one forward pass"
             )
         own, *others = gradient.tensor_split(dist.get_world_size())
-        ctx.order({"backward": True})
-        _hand_out(others)
-        of_rows, of_weights = ctx.part.backward(own)
-        return None, None if of_rows is None else _gathered(of_rows, others), *of_weights
+        with _all_or_none():
+            ctx.order({"backward": True})
+            _hand_out(others)
+            of_rows, of_weights = ctx.part.backward(own)
+            return None, None if of_rows is None else _gathered(of_rows, others), *of_weights
+
+
+@contextlib.contextmanager
+def _all_or_none() -> Iterator[None]:
+    """Around what all processes do at once: if one fails, the others wait for it in vain, so that the job must end."""
+    try:
+        yield
+    except Exception as error:
+        why = printable(f"{type(error).__name__}: {error}")
+        raise RunError(
+            f"the processes could not finish a training step that they share ({why}); with spread = false the first "
+            "one trains alone"
+        ) from error
 
 
 class Assistant:
@@ -200,12 +216,16 @@ class _Normalise(torch.autograd.Function):
     """Batch normalisation over the rows of all processes; PyTorch's own, SyncBatchNorm, is for GPUs alone.
 
     Sums over rows come from the kernels of the local one, which are several times faster than `var_mean` and products.
+    Where rows are bfloat16, weights and statistics are float32, as in the local one.
     """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> tuple[Tensor, ...]:
         """The output, and mean, variance and number of what was normalised."""
-        _, mean, scale = torch.ops.aten.native_batch_norm(x, None, None, None, None, True, 0.0, eps)
+        ones = x.new_ones(
+            x.shape[1], dtype=torch.promote_types(x.dtype, torch.float32)
+        )  # decide the type of what follows
+        _, mean, scale = torch.ops.aten.native_batch_norm(x, ones, None, None, None, True, 0.0, eps)
         own = torch.cat([mean, scale**-2 - eps, mean.new_tensor([x.numel() / len(mean)])])
         everybody = own.new_empty(dist.get_world_size(), len(own))
         dist.all_gather(list(everybody.unbind()), own)
@@ -231,5 +251,5 @@ class _Normalise(torch.autograd.Function):
         b = -a * scale * sums[0] / count
         c = -a * sums[1] / count - b * mean
         a, b, c = (part.view(1, -1, *[1] * (x.ndim - 2)) for part in (a, b, c))
-        of_x = torch.addcmul(c, x, b).addcmul_(gradient, a)
+        of_x = torch.addcmul(c, x, b).addcmul_(gradient, a).to(x.dtype)
         return of_x, None if weight is None else of_weight, None if weight is None else of_bias, None

@@ -14,6 +14,8 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
+from catchment.errors import ProtocolError, RunError
+from catchment.learning.precision import in_precision
 from catchment.learning.spread import Assistant, Spread
 
 STEPS = (7, 3, 6)  # samples; the second are too few to be shared
@@ -22,6 +24,9 @@ STEPS = (7, 3, 6)  # samples; the second are too few to be shared
 def network(name: object) -> nn.Module:
     """Two kinds of batch normalisation, with weights and without, and a weight that nothing depends on."""
     torch.default_generator.manual_seed(0)
+    if name == {"name": "bfloat16"}:
+        parts = [nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(16, 5)]
+        return in_precision(nn.Sequential(*parts), "bfloat16", torch.device("cpu"))
     parts = [nn.BatchNorm2d(2), nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(16, 5)]
     model = nn.Sequential(*parts, nn.BatchNorm1d(5, affine=False)).double()
     model.register_parameter("unused", nn.Parameter(torch.ones(1).double()))
@@ -111,6 +116,32 @@ def test_rows_have_gradients_too(orders):
         assert here.abs().max() > 1e-3
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="gloo")
+def test_a_shared_step_in_bfloat16_is_that_of_one_process_but_for_its_rounding(orders):
+    alone = network({"name": "bfloat16"})
+    shared = copy.deepcopy(alone)
+    images = torch.randn(6, 2, 4, 4, generator=torch.Generator().manual_seed(1))
+    for forward in (alone, Spread(shared, {"name": "bfloat16"}, orders.send)):
+        F.cross_entropy(forward(images), torch.arange(6) % 5).backward()
+    for here, there in zip(alone.parameters(), shared.parameters()):
+        torch.testing.assert_close(there.grad, here.grad, rtol=0.05, atol=0.02)
+    torch.testing.assert_close(shared[1].running_mean, alone[1].running_mean, rtol=0.01, atol=1e-3)
+    assert shared[1].running_var.dtype == torch.float32
+
+
+def test_a_step_that_fails_ends_the_run_and_cannot_be_blamed_on_a_client(monkeypatch):
+    """A `RunError` is not undone: the other processes would wait for what does not come."""
+
+    def gone(*given):
+        raise RuntimeError("Connection closed by peer")
+
+    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+    monkeypatch.setattr(dist, "broadcast", gone)
+    spread = Spread(network(""), {}, lambda said: None)
+    with pytest.raises(RunError, match=r"a training step that they share \(RuntimeError: Connection closed by peer\)"):
+        spread(torch.ones(4, 2, 4, 4, dtype=torch.float64))
+
+
 def test_a_forward_pass_may_go_without_its_backward_pass(orders):
     """A method that fails in between leaves the others ready for the next step."""
     model = network("")
@@ -127,5 +158,5 @@ def test_a_backward_pass_after_the_next_forward_pass_is_refused(orders):
     images = torch.ones(4, 2, 4, 4, dtype=torch.float64)
     outputs = spread(images)
     spread(images).sum().backward()
-    with pytest.raises(RuntimeError, match=r"have gone on to another forward pass; call backward\(\) first"):
+    with pytest.raises(ProtocolError, match=r"have gone on to another forward pass; call backward\(\) first"):
         outputs.sum().backward()
