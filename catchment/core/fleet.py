@@ -124,6 +124,10 @@ class Fleet:
         """Note that a reply was not accepted; the method goes on without it."""
         self._traffic.outcomes.withdrawn(reply.client, reply.handler, reason)
 
+    def missing(self, client: int, handler: Callable[..., Any], why: str) -> None:
+        """Note that the method goes on without a client."""
+        self._traffic.outcomes.note("missing", client, handler.__name__, why)
+
     @contextmanager
     def aside(self, purpose: str) -> Iterator[None]:
         """Count what is asked inside under another purpose; it reads client states, changes nothing, takes no time.

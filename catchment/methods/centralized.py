@@ -4,14 +4,16 @@
 each, every one by itself. `model = "server"` trains the server's whole model on all data, public data included
 ("Centralized-All"). A round is `client_epochs` epochs, or `server_epochs` for the
 server's model. To be honest about the cost, the data travel: every client uploads its samples once, and the ledger
-books them.
+books them. They are waited for without a deadline; who could not be reached, or failed, is an event and is asked again in
+the next round.
 
 Departures: none.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -55,6 +57,7 @@ class State:
     labels: Tensor | None  # [N, ...]
     models: dict[str, nn.Module]
     optimizers: dict[str, torch.optim.Optimizer]
+    came: list[int] = field(default_factory=list)  # clients whose data are there
 
 
 @dataclass(frozen=True)
@@ -101,22 +104,11 @@ class Centralized(Method[State]):
         return world.client_optimizer if self.model == "client" else world.server_optimizer
 
     def round(self, server: Server, state: State, fleet: Fleet) -> None:
-        """Collect the data once, then train."""
+        """Collect the data that are not there yet, then train."""
+        if len(state.came) < server.world.clients:
+            self.collect(server, state, fleet)
         if state.images is None or state.labels is None:
-            world = server.world
-
-            def accept(reply: Reply[AllData]) -> str:
-                return world.task.refuses(reply.body.labels, world.classes)
-
-            bodies = dict.fromkeys(fleet.clients(), SendData())
-            replies = list(fleet.ask(self.send_data, bodies, in_order=True, accept=accept))
-            if not replies:
-                return
-            parts = [(reply.body.images, reply.body.labels) for reply in replies]
-            if self.model == "server" and server.public is not None:
-                public = server.public
-                parts.append((public.images[public.index], public.targets))
-            state.images, state.labels = (torch.cat(tensors) for tensors in zip(*parts))
+            return
         samples = Samples(state.images, state.labels, torch.arange(len(state.labels)))
         epochs = self.client_epochs if self.model == "client" else self.server_epochs
         for name, architecture in self.architectures(server.world).items():
@@ -126,6 +118,27 @@ class Centralized(Method[State]):
                 server.batches(samples, self.settings(server.world).batch_size, epochs=epochs),
                 lambda batch, model=model: server.task.loss(model(batch.images), batch.labels),  # type: ignore[misc]
             )
+
+    def collect(self, server: Server, state: State, fleet: Fleet) -> None:
+        """The data of all clients whose data are not there yet, however long it takes; who is missing is an event."""
+        world = server.world
+
+        def accept(reply: Reply[AllData]) -> str:
+            return world.task.refuses(reply.body.labels, world.classes)
+
+        bodies = {k: SendData() for k in fleet.idle() if k not in state.came}
+        replies = list(fleet.ask(self.send_data, bodies, deadline=math.inf, in_order=True, accept=accept))
+        parts = [] if state.images is None or state.labels is None else [(state.images, state.labels)]
+        first = not parts
+        parts += [(reply.body.images, reply.body.labels) for reply in replies]
+        if first and parts and self.model == "server" and server.public is not None:
+            public = server.public
+            parts.append((public.images[public.index], public.targets))
+        if replies:
+            state.images, state.labels = (torch.cat(tensors) for tensors in zip(*parts))
+            state.came = sorted([*state.came, *(reply.client for reply in replies)])
+        for client in sorted(set(range(world.clients)).difference(state.came)):
+            fleet.missing(client, self.send_data, "its data are not here; it is asked again in the next round")
 
     @on_client
     def send_data(self, client: Client, request: SendData) -> AllData:

@@ -17,7 +17,9 @@ from catchment.runs.converter import AnyNumber
 TROUBLES = ("lost", "late", "failed", "refused")  # replies that went wrong
 SHARES = ("accuracy", "balanced_accuracy", "macro_f1", "worst_recall", "auroc")  # from 0 to 1, the higher the better
 LOWER_IS_BETTER = ("calibration_error",)
-NEWS = ("joined", "left", "forgot", "revoked", "restarted", "resumed", "undone", "suspended")  # of clients and rounds
+NEWS = (  # of clients and rounds
+    "joined", "left", "forgot", "revoked", "missing", "restarted", "resumed", "undone", "suspended",
+)  # fmt: skip
 
 
 # ---- parts ------------------------------------------------------------------------------------------------------
