@@ -2,7 +2,7 @@
 
 from catchment.codecs.chain import Chain
 from catchment.codecs.header import CODECS
-from catchment.codecs.rules import Direction, Rule, parse_rule
+from catchment.codecs.rules import Direction, Rule, could_match, matches, parse_rule
 from catchment.codecs.stage import CannotCarry, Context, Form, Layout, Parts, Stage, put
 from catchment.codecs.wire import Memory, Wire
 
@@ -19,6 +19,8 @@ __all__ = [
     "Rule",
     "Stage",
     "Wire",
+    "could_match",
+    "matches",
     "parse_rule",
     "put",
 ]

@@ -47,7 +47,7 @@ class Rule:
 
     def fits(self, name: str, direction: Direction) -> bool:
         """Whether the rule is about this tensor of a message in this direction."""
-        return self.direction in (None, direction) and fnmatchcase(name, self.pattern)
+        return self.direction in (None, direction) and matches(self.pattern, name)
 
     def check(self, where: str) -> None:
         """Refuse a rule that cannot work; `where` begins the sentence."""
@@ -58,6 +58,16 @@ class Rule:
                 f"{where} uses {stage}, which is a difference from the request being answered and so goes up only; "
                 f'write "up:{self.pattern}={self.chain}", or use delta'
             )
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Whether a pattern is about the tensor of this name: it names the tensor, or the field that the tensor is of."""
+    return fnmatchcase(name, pattern) or fnmatchcase(name.partition("/")[0], pattern)
+
+
+def could_match(pattern: str, field: str) -> bool:
+    """Whether there could be a tensor in a field of many that the pattern is about."""
+    return any(fnmatchcase(f"{field}/", pattern[:end]) for end in range(len(pattern) + 1))
 
 
 def parse_rule(text: str) -> Rule:

@@ -34,6 +34,7 @@ from catchment.config.settings import (
 )
 from catchment.config.tables import changed, parse_toml, plain, read_file, read_table, shown
 from catchment.core.method import Method, replies
+from catchment.core.patterns import check_fields, check_rules
 from catchment.core.transport import Transport
 from catchment.core.world import World
 from catchment.data import Division
@@ -264,6 +265,8 @@ class Experiment:
             )
         world.check_models()
         world.method.check(world)
+        check_rules(world.wire.rules, type(method), self.method["name"])
+        check_fields(getattr(attack, "fields", ()), type(method), self.method["name"], "attack.fields")
         self.probe.check(world)
         return world
 

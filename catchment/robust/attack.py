@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from catchment.codecs import matches
 from catchment.data import Division
 from catchment.errors import ExperimentError
 from catchment.exchange.message import Message
 from catchment.randomness import derive, numpy_generator, torch_generator
 
-BUFFERS = "buffers/"  # the field of methods that send them apart
+BUFFERS = "buffers"  # the field of methods that send them apart
 STATISTICS = ("running_mean", "running_var")  # of batch normalisation
 
 
@@ -153,6 +153,6 @@ def fits(name: str, patterns: Sequence[str]) -> bool:
 
     Buffers fit only a pattern that names them: a variance that a lie makes negative gives NaN, and is found at once.
     """
-    if name.startswith(BUFFERS) or name.endswith(STATISTICS):
+    if name.startswith(f"{BUFFERS}/") or name.endswith(STATISTICS):
         patterns = [pattern for pattern in patterns if pattern.startswith(BUFFERS) or "running" in pattern]
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
+    return any(matches(pattern, name) for pattern in patterns)

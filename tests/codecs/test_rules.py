@@ -88,6 +88,7 @@ def test_the_first_rule_that_fits_applies():
     assert str(wire.chain("logits", "down")) == "zstd"
     assert wire.chain("logits", "up") is None
     assert wire.chain("Weights/x", "up") is None
+    assert str(Wire.parse(["weights=fp16"]).chain("weights/head.0", "up")) == "fp16"
 
 
 def test_a_wire_knows_what_it_touches_and_where_it_needs_a_memory():

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from catchment import data
+from catchment.codecs import Wire
 from catchment.config.experiment import Experiment
+from catchment.core.patterns import check_rules
 from catchment.studies.file import PAPER, StudyFile
 from catchment.studies.results import StudyResult
 from catchment.studies.study import Study
@@ -28,7 +30,8 @@ SMALL = [file for file, scale in SCALES if scale == "small"]
 @pytest.mark.parametrize(("file", "scale"), SCALES)
 def test_every_row_is_an_experiment(file, scale):
     for row in StudyFile.load(ROOT / file, scale).rows:
-        Experiment.from_dict(row.settings)
+        experiment = Experiment.from_dict(row.settings)
+        check_rules(Wire.parse(experiment.wire.codecs).rules, type(experiment.build_method()), row.label)
 
 
 @pytest.mark.parametrize("study", ["fedkgf/table1", "fedzkt/table1"])
