@@ -23,11 +23,12 @@ from catchment.exchange.message import plain
 class Coded(NamedTuple):
     """A tensor after encoding."""
 
-    chain: Chain  # of the stages that the receiver has to undo
+    chain: Chain  # of the stages that the receiver has to undo; without any, the parts are the values to send
     parts: Parts  # as they lie on the wire
     counts: tuple[int, ...]  # of values kept, for each stage that counts
     received: Tensor | None  # what the receiver will decode, if the sender must know
     remembered: dict[str, Tensor]  # for the next message, by the keys of the stages
+    wanted: bool = False  # whatever its size: a stage was there for more than bytes
 
 
 @dataclass(frozen=True, init=False)
@@ -101,13 +102,14 @@ class Chain:
             steps = _forward(differing, name, *start, known)
         steps += _forward(shrinking, name, *((steps[-1].made, steps[-1].after) if steps else start), known)
         named = [step.stage for step in steps if not step.stage.silent]
-        if not named:
+        wanted = any(not step.stage.saves for step in steps)
+        if not named and not wanted:
             return None
         undone = steps if restore else _from_first_memory(steps)
         received, remembered = _backward(undone) if undone else (None, {})
         counts = tuple(step.kept for step in steps if step.kept is not None)
-        wire = to_wire(steps[-1].made, steps[-1].after)
-        return Coded(Chain(*named), wire, counts, received if restore else None, remembered)
+        wire = to_wire(steps[-1].made, steps[-1].after) if named else steps[-1].made
+        return Coded(Chain(*named), wire, counts, received if restore else None, remembered, wanted)
 
     def _halves(self) -> tuple[list[Stage], list[Stage]]:
         """Stages that make differences, and those that make them smaller."""

@@ -17,6 +17,7 @@ class Update(Stage):
 
     name: ClassVar[str] = "update"
     place: ClassVar[Place] = "difference"
+    saves: ClassVar[bool] = True
     shared: ClassVar[tuple[Shared, ...]] = ("request",)
 
     def encode(self, parts: Parts, context: Context) -> Parts:
@@ -34,6 +35,7 @@ class Delta(Stage):
 
     name: ClassVar[str] = "delta"
     place: ClassVar[Place] = "difference"
+    saves: ClassVar[bool] = True
     shared: ClassVar[tuple[Shared, ...]] = ("previous",)
 
     def encode(self, parts: Parts, context: Context) -> Parts:
@@ -51,6 +53,7 @@ class Feedback(Stage):
 
     name: ClassVar[str] = "feedback"
     place: ClassVar[Place] = "correction"
+    saves: ClassVar[bool] = True
     partial: ClassVar[bool] = True
     silent: ClassVar[bool] = True
     remembers: ClassVar[tuple[str, ...]] = ("residual",)

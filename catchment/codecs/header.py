@@ -181,11 +181,13 @@ def _parse_item(item: Any, forms: list[tuple[Chain, torch.dtype]], where: str) -
 
 
 def assemble(message: Message, coded: Mapping[str, tuple[Entry, Parts]], against: int | None) -> Message:
-    """The message with the parts of coded tensors in their place, and the header."""
+    """The message with the parts of coded tensors in their place, and the header if there is anything to undo."""
     tensors: dict[str, Tensor] = {}
     entries: list[Entry | None] = []
     for name, tensor in message.tensors.items():
-        entry, parts = coded.get(name, (None, {}))
-        entries.append(entry)
-        tensors |= {name: tensor} if entry is None else {f"{name}:{part}": value for part, value in parts.items()}
-    return Message(tensors, {**message.scalars, CODECS: write(entries, against)})
+        entry, parts = coded.get(name, (None, {"values": tensor}))
+        undone = entry is not None and bool(entry.chain.stages)
+        entries.append(entry if undone else None)
+        tensors |= {f"{name}:{part}": value for part, value in parts.items()} if undone else {name: parts["values"]}
+    header = {CODECS: write(entries, against)} if any(entries) else {}
+    return Message(tensors, {**message.scalars, **header})

@@ -32,6 +32,7 @@ class Sparse(Stage):
 
     name: ClassVar[str] = "sparse"
     place: ClassVar[Place] = "packing"
+    saves: ClassVar[bool] = True
 
     def applies(self, before: Layout) -> bool:
         """To values of any dtype whose number is known."""
@@ -83,6 +84,7 @@ class Golomb(Stage):
 
     name: ClassVar[str] = "golomb"
     place: ClassVar[Place] = "packing"
+    saves: ClassVar[bool] = True
 
     def applies(self, before: Layout) -> bool:
         """To positions and to truth values."""
@@ -143,6 +145,7 @@ class Zstd(Stage):
 
     name: ClassVar[str] = "zstd"
     place: ClassVar[Place] = "compression"
+    saves: ClassVar[bool] = True
     usage: ClassVar[str] = f"needs a level from 1 to {HIGHEST_LEVEL}, as in zstd(9)"
     level: int = 3  # from 1, fastest, to the highest, smallest
 

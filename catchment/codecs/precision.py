@@ -28,6 +28,7 @@ BLOCK = 2**18  # numbers quantised at a time: they stay in the cache between pas
 class _Cast(Stage):
     """Two bytes per number."""
 
+    saves: ClassVar[bool] = True
     loses: ClassVar[bool] = True
     dtype: ClassVar[torch.dtype]
 
@@ -81,6 +82,7 @@ def _narrow(values: Tensor, dtype: torch.dtype) -> Tensor:
 class _Quantised(Stage):
     """Evenly spaced levels, with a range for each index of an axis."""
 
+    saves: ClassVar[bool] = True
     loses: ClassVar[bool] = True
     finite: ClassVar[bool] = True
     bits: ClassVar[int]
@@ -214,6 +216,7 @@ class Sign(Stage):
     """One bit per number, and the mean magnitude."""
 
     name: ClassVar[str] = "sign"
+    saves: ClassVar[bool] = True
     loses: ClassVar[bool] = True
     partial: ClassVar[bool] = True
     finite: ClassVar[bool] = True

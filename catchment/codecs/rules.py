@@ -52,6 +52,13 @@ class Rule:
     def check(self, where: str) -> None:
         """Refuse a rule that cannot work; `where` begins the sentence."""
         check_chain(self.chain, where)
+        stages = self.chain.stages
+        smaller = [name for name, stage in STAGES.items() if stage.place not in ("difference", "correction")]
+        if all(stage.saves and stage.place in ("difference", "correction") for stage in stages):
+            raise ExperimentError(
+                f"{where} ends with {stages[-1].name}, which makes nothing smaller; put one of "
+                f"{', '.join(smaller)} after it"
+            )
         if "request" in self.chain.shared and self.direction != "up":
             [stage, *_] = [stage.name for stage in self.chain.stages if "request" in stage.shared]
             raise ExperimentError(
@@ -117,12 +124,6 @@ def check_chain(chain: Chain, where: str) -> None:
     for stage in chain.stages:
         if conflict := stage.conflict(chain.stages):
             raise ExperimentError(f"{where} {conflict}")
-    smaller = [name for name, stage in STAGES.items() if stage.place not in ("difference", "correction")]
-    if all(stage.place in ("difference", "correction") for stage in chain.stages):
-        raise ExperimentError(
-            f"{where} ends with {chain.stages[-1].name}, which makes nothing smaller; put one of "
-            f"{', '.join(smaller)} after it"
-        )
 
 
 def _places(*stages: Stage) -> str:

@@ -21,6 +21,7 @@ class TopK(Stage):
 
     name: ClassVar[str] = "topk"
     place: ClassVar[Place] = "selection"
+    saves: ClassVar[bool] = True
     loses: ClassVar[bool] = True
     partial: ClassVar[bool] = True
     finite: ClassVar[bool] = True

@@ -77,6 +77,7 @@ class Stage:
 
     name: ClassVar[str]  # in rules and on the wire; "module:Class" unless a class says otherwise
     place: ClassVar[Place] = "precision"
+    saves: ClassVar[bool] = False  # it is there for bytes alone: a tensor that does not get smaller goes without it
     loses: ClassVar[bool] = False  # anything that the receiver then lacks, beyond the rounding of a difference
     partial: ClassVar[bool] = False  # only for differences: left out where a chain of differences sends a tensor whole
     finite: ClassVar[bool] = False  # cannot carry NaN and infinity

@@ -94,14 +94,19 @@ class Wire:
             }
             known |= {key: plain(t) for key, t in references.items() if key in chain.shared and _alike(t, tensor)}
             form = chain.at(messages).encode(name, tensor, known, restore="previous" in chain.shared)
-            if form and _saves(name, tensor, form) and not any(f"{name}:{p}" in message.tensors for p in form.parts):
-                coded[name] = form
+            if form is None or not (form.wanted or _saves(name, tensor, form)):
+                continue
+            if twice := [f"{name}:{part}" for part in form.parts if f"{name}:{part}" in message.tensors]:
+                if form.wanted:
+                    raise ProtocolError(f'"{name}" has to be coded, and "{twice[0]}" is also a tensor; rename one')
+                continue
+            coded[name] = form
         travelling = message
         if coded:
             entries = {name: (_entry(form, message.tensors[name]), form.parts) for name, form in coded.items()}
             travelling = assemble(message, entries, peer_holds)
-        if travelling.size() >= message.size():  # small messages: the header may cost more than the parts save
-            travelling, coded = message, {}
+        if travelling.size() >= message.size() and not any(form.wanted for form in coded.values()):
+            travelling, coded = message, {}  # small messages: the header may cost more than the parts save
         memory = dict(memory)
         if any(chain.changes for chain in self._chains(direction)):
             memory["messages"] = torch.tensor(messages)

@@ -51,6 +51,7 @@ class MomentumCorrection(Stage):
 
     name: ClassVar[str] = "momentum"
     place: ClassVar[Place] = "correction"
+    saves: ClassVar[bool] = True
     partial: ClassVar[bool] = True
     silent: ClassVar[bool] = True
     remembers: ClassVar[tuple[str, ...]] = ("velocity", "residual")  # u and v

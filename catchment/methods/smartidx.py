@@ -86,6 +86,7 @@ class Packages(Stage):
 
     name: ClassVar[str] = "smartidx"
     place: ClassVar[Place] = "selection"
+    saves: ClassVar[bool] = True
     loses: ClassVar[bool] = True
     partial: ClassVar[bool] = True
     finite: ClassVar[bool] = True

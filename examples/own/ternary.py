@@ -10,6 +10,7 @@ from catchment.codecs import Form, put
 class Ternary(Stage):
     """Each number as -1, 0 or 1 times the largest magnitude of its tensor, in two bits."""
 
+    saves = True
     loses = True
     threshold: float = 0.5  # of the largest magnitude, below which a number becomes 0
 

@@ -12,6 +12,8 @@ from worlds import experiment
 
 import catchment
 from catchment.codecs import CODECS, CannotCarry, Chain, Form, Rule, Stage, Wire, put
+from catchment.codecs.differences import Delta
+from catchment.codecs.lossless import Zstd
 from catchment.codecs.precision import Int8
 from catchment.codecs.selection import TopK
 from catchment.errors import CatchmentError, ExperimentError, ProtocolError, WireError
@@ -120,6 +122,60 @@ def test_two_stages_cannot_have_one_name():
 
     with pytest.raises(ExperimentError, match=r'two stages in wire\.codecs are named "int8"'):
         Wire.parse([Rule("x", Chain(Other())), "y=int8"])
+
+
+# ---- for more than bytes ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Noise(Stage):
+    """Adds a number to each, in place of a drawn one; makes nothing smaller."""
+
+    size: float = 0.5
+
+    def encode(self, parts, context):
+        return put(parts, parts["values"] + self.size)
+
+
+class Hidden(Noise):
+    silent = True
+
+
+class Early(Noise):
+    place = "correction"
+
+
+@pytest.mark.parametrize(
+    "chain", [Chain(Noise()), Chain(Hidden()), Chain(Early()), Chain(Early(), Int8()), Chain(Hidden(), Zstd())], ids=str
+)
+@pytest.mark.parametrize("count", [1, 10_000])
+def test_a_stage_that_is_not_there_for_bytes_is_never_left_out(chain, count):
+    wire = Wire.parse([Rule("x", chain)])
+    travelling = sent(wire, torch.zeros(count))
+    decoded = wire.decode(travelling, "up", {}, number=0)[0].tensors
+    assert torch.equal(decoded["x"], torch.full((count,), 0.5))
+
+
+def test_noise_of_which_the_receiver_need_not_know_costs_nothing():
+    travelling = sent(Wire.parse([Rule("x", Chain(Hidden()))]))
+    assert torch.equal(travelling.tensors["x"], X + 0.5)
+    assert travelling.scalars == {}
+
+
+def test_differences_are_taken_from_what_was_sent_with_noise():
+    wire = Wire.parse([Rule("x", Chain(Delta(), Hidden(0.25)))])
+    message, memory = wire.encode(Message({"x": torch.zeros(4)}), "up", {}, number=0)
+    decoded, held = wire.decode(message, "up", {}, number=0)
+    assert decoded.tensors["x"].tolist() == [0.25] * 4
+    message, _ = wire.encode(Message({"x": torch.ones(4)}), "up", memory, number=1, peer_holds=0)
+    assert message.tensors["x:values"].tolist() == [1.0] * 4  # 1 - 0.25 + 0.25
+    assert wire.decode(message, "up", held, number=1)[0].tensors["x"].tolist() == [1.25] * 4
+
+
+def test_a_message_that_cannot_be_coded_is_not_sent_without_noise():
+    message = Message({"x": X, "x:values": X})
+    with pytest.raises(ProtocolError, match=r'^"x" has to be coded, and "x:values" is also a tensor; rename one$'):
+        Wire.parse([Rule("x", Chain(Noise()))]).encode(message, "up", {}, number=0)
 
 
 # ---- from the other side ----------------------------------------------------------------------------------------
