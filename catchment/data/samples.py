@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -172,7 +173,7 @@ class Dataset:
         train = _whole(train_images, train_labels, "train")
         test = _whole(test_images, test_labels, "test")
         if classes is None:
-            classes = [str(label) for label in range(max(train.labels.amax(), test.labels.amax()) + 1)]
+            classes = _numbered(torch.cat([train.labels.flatten(), test.labels.flatten()]))
         dataset = cls(train, test, tuple(classes), Normalisation(255, (0.5,), (0.5,)))
         return with_statistics(dataset, mean, std)
 
@@ -199,7 +200,7 @@ def _per_channel(given: float | Sequence[float] | None, default: tuple[float, ..
 
 def _whole(images: Any, labels: Any, part: str) -> Samples:
     """All rows of a user's arrays."""
-    images, labels = _tensor(images), _tensor(labels)
+    images, labels = _tensor(images, f"{part} images"), _tensor(labels, f"{part} labels")
     if images.ndim == 3:
         images = images.unsqueeze(1)
     if images.ndim == 4 and images.shape[1] not in (1, 3) and images.shape[3] in (1, 3):
@@ -219,10 +220,30 @@ def _whole(images: Any, labels: Any, part: str) -> Samples:
         raise DataError(f"{part} part: {error}") from None
 
 
-def _tensor(values: Any) -> Tensor:
+def _tensor(values: Any, what: str) -> Tensor:
     if isinstance(values, Tensor):
         return values.detach().cpu()
-    return torch.from_numpy(np.require(values, requirements=["C", "W"]))  # copies only what PyTorch cannot share
+    array = np.require(values, requirements=["C", "W"])  # copies only what PyTorch cannot share
+    if array.dtype.kind not in "biuf":
+        text = "; classes, labels = numpy.unique(labels, return_inverse=True) makes names and numbers of texts"
+        raise DataError(
+            f"{what} are {array.dtype} of shape {list(array.shape)}, and numbers are expected"
+            + (text if array.dtype.kind in "UO" else "")
+        )
+    return torch.from_numpy(array)
+
+
+def _numbered(labels: Tensor) -> list[str]:
+    """Classes that are called by their numbers, from 0 to the largest label."""
+    used = labels[labels >= 0].unique().tolist()
+    count = max(used, default=-1) + 1
+    if empty := count - len(used):
+        warnings.warn(
+            f"labels go from {used[0]} to {used[-1]}, which makes {count} classes, and {empty} of them have no sample; "
+            "number the classes from 0 without gaps, or give their names as classes",
+            stacklevel=3,
+        )
+    return [str(label) for label in range(count)]
 
 
 def _described(values: Tensor) -> str:

@@ -125,8 +125,22 @@ def test_arrays_that_cannot_be_shared_are_copied() -> None:
         ((grey(2), [0, 1], grey(2)[:, :4], [0, 1]), r"train images are \[1, 6, 5\] but test images are \[1, 4, 5\]"),
         ((np.zeros((2, 8, 8, 3), np.uint8), [0, 1], grey(2), [0, 1]), r"looks like \[N, H, W, C\]"),
         ((grey(2), [0, 1], grey(2), [0, 1], None, (0.1, 0.2), (1, 1)), "has 2 means but images have 1 channels"),
+        ((grey(2), ["cat", "dog"], grey(2), [0, 1]), r"^train labels are <U3 of shape \[2\], and numbers are expected; "
+                                                     r"classes, labels = numpy\.unique\(labels, return_inverse=True\)"),
+        ((grey(2), [0, 1], ["a", "b"], [0, 1]), r"test images are <U1 of shape \[2\], and numbers are expected"),
     ],
-)
+)  # fmt: skip
 def test_arrays_that_do_not_fit_are_refused(arguments: tuple, text: str) -> None:
     with pytest.raises(DataError, match=text):
         Dataset.of(*arguments)
+
+
+def test_labels_that_leave_out_classes_are_told() -> None:
+    images = grey(2)
+    with pytest.warns(
+        UserWarning, match="^labels go from 10 to 13, which makes 14 classes, and 10 of them have"
+    ) as told:
+        dataset = Dataset.of(images, [10, 13], images, [11, 12])
+    assert [one.filename for one in told] == [__file__]
+    assert len(dataset.classes) == 14
+    Dataset.of(images, [1, 3], images, [1, 3], ["a", "b", "c", "d"])  # whoever names them knows how many there are
