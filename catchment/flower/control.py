@@ -11,6 +11,7 @@ from catchment import errors
 from catchment.config.experiment import Experiment
 from catchment.errors import CatchmentError, RunError
 from catchment.files import FileLock, write_atomically
+from catchment.runs.journal import NewLines
 
 
 class ControlFiles:
@@ -22,7 +23,7 @@ class ControlFiles:
         self.digest = self.folder / "digest"  # of the run, once it is known
         self._error = self.folder / "error.json"  # why the server routine stopped
         self._notices = self.folder / "notices.jsonl"  # events for the record of a round
-        self._read = 0  # notices that were given out
+        self._unread = NewLines(self._notices)
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def lock(self) -> FileLock:
@@ -66,6 +67,4 @@ class ControlFiles:
 
     def new_notices(self) -> list[dict[str, Any]]:
         """The events that were left since the last call."""
-        lines = self._notices.read_text().splitlines() if self._notices.exists() else []
-        found, self._read = lines[self._read :], len(lines)
-        return [json.loads(line) for line in found]
+        return [json.loads(line) for line in self._unread.read()]

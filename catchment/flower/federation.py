@@ -28,6 +28,8 @@ from catchment.errors import RunError, UserError
 from catchment.flower.control import ControlFiles
 from catchment.keys.admission import admitted_keys
 from catchment.keys.keys import make_device_key, make_federation_key
+from catchment.runs.directory import RESULT, ROUNDS
+from catchment.runs.journal import NewLines
 
 Record = dict[str, Any]
 RESTARTS = 3  # how often the server routine is restarted without finishing a round in between
@@ -82,7 +84,7 @@ class _Federation:
         self.keys = control.keys(experiment)
         self.processes: dict[str, tuple[Sequence[str], subprocess.Popen[bytes]]] = {}
         self.listener = listen(self.settings.host, self.settings.port)
-        self.seen = 0  # rounds
+        self.rounds = NewLines(control.directory / ROUNDS)
 
     # ---- starting ----
 
@@ -142,13 +144,12 @@ class _Federation:
 
     def watch(self, observe: Callable[[Record], None]) -> Record:
         """Until the run is over: pass on its records, and restart what dies."""
-        result = self.control.directory / "result.json"
+        result = self.control.directory / RESULT
         restarts_left = RESTARTS
-        for _ in self._new_rounds():
-            pass  # written before this start
+        self.rounds.read()  # written before this start
         while True:
-            for record in self._new_rounds():
-                observe(record)
+            for line in self.rounds.read():
+                observe(json.loads(line))
                 restarts_left = RESTARTS
             if result.exists():
                 with contextlib.suppress(subprocess.TimeoutExpired):
@@ -167,14 +168,6 @@ class _Federation:
                     self.control.note("restarted", None, f"{what} ended with code {code} and was started again")
                     self._spawn(name, command)
             time.sleep(0.05)
-
-    def _new_rounds(self) -> Iterator[Record]:
-        path = self.control.directory / "rounds.jsonl"
-        if path.exists():
-            lines = path.read_bytes().split(b"\n")[:-1]
-            for line in lines[self.seen :]:
-                yield json.loads(line)
-            self.seen = len(lines)
 
     # ---- processes ----
 

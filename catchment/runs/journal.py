@@ -73,6 +73,32 @@ class Lines(Generic[T]):
                 yield parsed(self.kind, line.removesuffix(b"\n"), f"{self.path}, line {number},")
 
 
+class NewLines:
+    """The lines that a file has got since they were last asked for; each is read once, unless the file is replaced."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._inode = 0
+        self._end = 0  # of what was read, in bytes
+        self._count = 0  # lines
+
+    def read(self) -> list[bytes]:
+        """Whole lines alone; where another file took the place of this one, those beyond as many as were read."""
+        if not self._path.exists():
+            return []
+        seen = 0
+        with self._path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            if status.st_ino != self._inode or status.st_size < self._end:
+                seen, self._inode, self._end, self._count = self._count, status.st_ino, 0, 0
+            file.seek(self._end)
+            whole, newline, _ = file.read().rpartition(b"\n")
+        lines = whole.split(b"\n") if newline else []
+        self._end += len(whole + newline)
+        self._count += len(lines)
+        return lines[seen:]
+
+
 def lines_of(path: Path) -> Iterator[bytes]:
     """The lines of a file, one at a time in memory; one that cannot be read is a UserError."""
     try:

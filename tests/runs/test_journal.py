@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from catchment.errors import RunError, UserError
-from catchment.runs.journal import Journal, Lines
+from catchment.runs.journal import Journal, Lines, NewLines
 
 
 @dataclass(frozen=True)
@@ -73,3 +73,32 @@ def test_records_are_read_one_by_one_and_as_often_as_they_are_wanted(tmp_path):
 def test_half_a_line_at_the_end_is_left_out_where_a_run_may_have_been_killed(tmp_path, torn, rounds):
     (tmp_path / "lines.jsonl").write_bytes(b'{"round": 1}\n' + torn)
     assert len(list(Lines(tmp_path / "lines.jsonl", Line, may_be_torn=True))) == rounds
+
+
+def test_new_lines_are_read_once_and_whole(tmp_path):
+    path = tmp_path / "lines.jsonl"
+    lines = NewLines(path)
+    assert lines.read() == []
+    path.write_bytes(b"1\n22\n3")
+    assert lines.read() == [b"1", b"22"]
+    with path.open("r+b") as file:
+        file.write(b"\n\n\n\n")  # over what was read: who reads it again sees other lines
+    with path.open("ab") as file:
+        file.write(b"3\n4")
+    assert lines.read() == [b"33"]
+    assert lines.read() == []
+
+
+def test_of_a_file_that_was_cut_the_lines_beyond_those_that_were_read_are_new(tmp_path):
+    journal, lines = Journal(tmp_path / "lines.jsonl", Line), NewLines(tmp_path / "lines.jsonl")
+    for number in (1, 2, 3):
+        journal.add(Line(number))
+    assert len(lines.read()) == 3
+    journal.cut(1)
+    assert lines.read() == []
+    journal.add(Line(2))
+    assert lines.read() == [b'{"round": 2}']
+    journal.cut(0)
+    for number in (1, 2, 3):
+        journal.add(Line(number))
+    assert lines.read() == [b'{"round": 3}']
