@@ -7,7 +7,7 @@ from pathlib import Path
 
 from catchment.config.experiment import Experiment
 from catchment.errors import UserError
-from catchment.files import private_directory, write_atomically
+from catchment.files import FileLock, private_directory, write_atomically
 from catchment.version import __version__
 
 EXPERIMENT, ROUNDS, LEDGER, RESULT = "experiment.toml", "rounds.jsonl", "ledger.jsonl", "result.json"
@@ -17,13 +17,14 @@ _SILENT = "0.1.0"  # whose runs have no such line
 
 def begin(experiment: Experiment, directory: Path) -> Path:
     """Make the directory of a run, which must not hold one yet."""
-    if (directory / EXPERIMENT).exists():
-        raise UserError(f"{directory} already holds a run; resume it, or choose another --out")
     try:
         private_directory(directory)
     except OSError as error:
         raise UserError(f"{directory} cannot be made: {error.strerror}") from None
-    write_atomically(directory / EXPERIMENT, f"{_WRITTEN_BY}{__version__}\n{experiment.to_toml()}".encode())
+    with FileLock(directory, "running it"):  # of two that begin at once, one writes
+        if (directory / EXPERIMENT).exists():
+            raise UserError(f"{directory} already holds a run; resume it, or choose another --out")
+        write_atomically(directory / EXPERIMENT, f"{_WRITTEN_BY}{__version__}\n{experiment.to_toml()}".encode())
     return directory
 
 

@@ -7,6 +7,7 @@ from worlds import experiment
 
 import catchment
 from catchment.errors import UserError
+from catchment.files import FileLock
 from catchment.report import html_report
 from catchment.runs import directory
 from catchment.runs.directory import begin, load_experiment
@@ -48,6 +49,17 @@ def test_a_run_says_which_version_began_it(tmp_path):
     assert first == f"# Written by Catchment {catchment.__version__}\n"
     assert "".join(rest) == experiment("fedavg").to_toml()
     assert load_experiment(tmp_path / "run") == experiment("fedavg")
+
+
+def test_of_two_that_begin_a_run_at_once_one_writes(tmp_path):
+    with FileLock(tmp_path, "running it"), pytest.raises(UserError, match="is in use: another process is running it"):
+        begin(experiment("fedavg"), tmp_path)
+    assert not list(tmp_path.iterdir())
+    begin(experiment("fedavg"), tmp_path)
+    before = contents(tmp_path)
+    with pytest.raises(UserError, match="already holds a run"):
+        begin(experiment("fedprox"), tmp_path)
+    assert contents(tmp_path) == before
 
 
 @pytest.mark.parametrize("act", [catchment.resume, lambda folder: catchment.Run(folder).model()])
