@@ -22,9 +22,7 @@ Watch = Annotated[bool, typer.Option("--watch", help="Show a page of the run mea
 def watch(
     directory: Annotated[Path, typer.Argument(help="The directory of a run, or one with runs below it.")],
     terminal: Annotated[bool, typer.Option("--terminal", help="Here, without a browser.")] = False,
-    host: Annotated[
-        str, typer.Option(help="The address to listen on; beyond this machine, the page's address has a token.")
-    ] = LOOPBACK,
+    host: Annotated[str, typer.Option(help="The address to listen on; 0.0.0.0 is all of this machine's.")] = LOOPBACK,
     port: Annotated[int, typer.Option(help="The port to listen on; 0 is one that is free.", min=0, max=65535)] = 0,
 ) -> None:
     """Show runs while they run: rounds, accuracy, bytes, time left, and who is there. Nothing can be changed there."""

@@ -1,9 +1,8 @@
-"""The page of runs, and what it asks for: read-only, on loopback unless told otherwise, nothing from elsewhere."""
+"""The page of runs, and what it asks for: read-only, for those who know a token, nothing from elsewhere."""
 
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import os
 import socket
 import threading
@@ -29,22 +28,20 @@ HEADERS = {
 }
 
 
-def application(place: Path, token: str = "", hosts: tuple[str, ...] = (LOOPBACK, "localhost")) -> Any:
-    """The ASGI application for the runs of a directory; with a token, only for those who know it.
+def application(place: Path, token: str) -> Any:
+    """The ASGI application for the runs of a directory, for those who know the token.
 
-    On loopback `hosts` are the names that a browser may use, so that a page from elsewhere cannot ask under its own.
+    It is needed on loopback too: other users of the machine can connect, and cannot read the directory.
     """
     with needs("the page of runs", "watch"):
         from starlette.applications import Starlette
-        from starlette.middleware import Middleware
-        from starlette.middleware.trustedhost import TrustedHostMiddleware
         from starlette.requests import Request
         from starlette.responses import HTMLResponse, JSONResponse, Response
         from starlette.routing import Route
 
     def answering(find: Callable[[Request], Any]) -> Callable[[Request], Response]:
         def answer(request: Request) -> Response:
-            if token and not hmac.compare_digest(request.query_params.get("token", "").encode(), token.encode()):
+            if not hmac.compare_digest(request.query_params.get("token", "").encode(), token.encode()):
                 return JSONResponse({"error": "the token in the address is missing or wrong"}, 403, HEADERS)
             try:
                 found = find(request)
@@ -63,10 +60,7 @@ def application(place: Path, token: str = "", hosts: tuple[str, ...] = (LOOPBACK
         "/run": lambda request: details(run(request)),
         "/client": lambda request: client_details(run(request), int(request.query_params["client"])),
     }
-    return Starlette(
-        routes=[Route(path, answering(find), methods=["GET"]) for path, find in routes.items()],
-        middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=["*"] if token else list(hosts))],
-    )
+    return Starlette(routes=[Route(path, answering(find), methods=["GET"]) for path, find in routes.items()])
 
 
 def page() -> str:
@@ -81,28 +75,21 @@ def watching(place: Path, host: str = LOOPBACK, port: int = 0) -> Iterator[str]:
     with needs("the page of runs", "watch"):
         import uvicorn
 
-    token = "" if _is_loopback(host) else os.urandom(16).hex()
     try:
         listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
         raise UserError(f"the page cannot be served at {host}, port {port}: {error.strerror}") from None
     port = listener.getsockname()[1]
-    app = application(place, token, (LOOPBACK, "localhost", host))
-    config = uvicorn.Config(app, lifespan="off", ws="none", log_level="error", access_log=False, server_header=False)
+    token = os.urandom(16).hex()
+    config = uvicorn.Config(application(place, token), lifespan="off", ws="none", log_level="error", access_log=False, server_header=False)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, args=([listener],), name="watch", daemon=True)
     thread.start()
     shown = f"[{host}]" if ":" in host else host
     try:
-        yield f"http://{shown}:{port}/" + (f"?token={token}" if token else "")
+        yield f"http://{shown}:{port}/?token={token}"
     finally:
         server.should_exit = True
         thread.join(5)
         listener.close()
 
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
