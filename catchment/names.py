@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from inspect import Parameter, signature
@@ -20,6 +22,15 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
     known = sorted(known)
     near = difflib.get_close_matches(given, known, n=1, cutoff=0.5)
     return f'did you mean "{near[0]}"?' if near else f"known: {', '.join(known) or 'none'}"
+
+
+def check_slug(name: str) -> None:
+    """Refuse a name by which no file or folder should be called, such as "../../x"."""
+    if not re.fullmatch(r"\w[\w.-]*", name):
+        raise ExperimentError(
+            f"name is {json.dumps(name, ensure_ascii=False)}; files are called by it: letters, digits, _, - and . are "
+            "expected, and no dot in front, such as fedavg-digits"
+        )
 
 
 def resolve(kind: str, name: str, builtin: Mapping[str, Any]) -> Any:

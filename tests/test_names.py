@@ -3,7 +3,7 @@
 import pytest
 
 from catchment.errors import ExperimentError
-from catchment.names import call_with_known, did_you_mean, resolve
+from catchment.names import call_with_known, check_slug, did_you_mean, resolve
 
 BUILTIN = {"adam": 1, "sgd": 2, "sqrt": "math:sqrt"}
 
@@ -109,3 +109,14 @@ def test_a_function_gets_what_it_names():
     assert call_with_known(lambda a, c=0: (a, c), a=1, b=2) == (1, 0)
     assert call_with_known(lambda: "nothing", a=1) == "nothing"
     assert call_with_known(lambda **rest: rest, a=1, b=2) == {"a": 1, "b": 2}
+
+
+@pytest.mark.parametrize("name", ["fedavg-digits", "2", "_x", "a.b", "漢字"])
+def test_slugs(name):
+    check_slug(name)
+
+
+@pytest.mark.parametrize("name", ["../../x", "", ".", "..", "/x", "a/b", "a\\b", "two words", "-rf", "a\x1b[2J", "x\n"])
+def test_what_would_not_be_a_file_of_its_own_is_no_slug(name):
+    with pytest.raises(ExperimentError, match="files are called by it: letters, digits, _, - and . are expected"):
+        check_slug(name)

@@ -11,6 +11,7 @@ import typer
 
 from catchment.config.experiment import Experiment
 from catchment.config.tables import parse_setting
+from catchment.names import check_slug
 
 ExperimentFile = Annotated[Path, typer.Argument(help="An experiment in TOML.")]
 RunDirectory = Annotated[Path, typer.Argument(help="The directory of a run.")]
@@ -27,5 +28,6 @@ def load(file: Path, settings: list[str] | None, more: Mapping[str, Any] | None 
 
 def free_directory(name: str) -> Path:
     """`runs/name`, or the first `runs/name-2`, `-3`, ... that holds no run."""
+    check_slug(name)
     candidates = (Path("runs", name if number == 1 else f"{name}-{number}") for number in count(1))
     return next(path for path in candidates if not (path / "experiment.toml").exists())

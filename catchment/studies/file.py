@@ -19,7 +19,7 @@ from typing import Any
 
 from catchment.config.tables import merged, read_file, shown
 from catchment.errors import ExperimentError
-from catchment.names import did_you_mean
+from catchment.names import check_slug, did_you_mean
 
 Table = dict[str, Any]
 PAPER = "paper"  # the scale of a study as it is written
@@ -251,11 +251,8 @@ def _check_form(table: Table) -> None:
         _check_part(part, f"scale.{scale}", _OF_SCALE, {})
     for place in (table, *scales.values()):
         _check_values(place)
-    name = table.get("name", "")
-    if "name" in table and (not name or "/" in name or "\\" in name or name.startswith(".")):
-        raise ExperimentError(
-            f'name is "{name}"; files are called by it: it cannot be empty, have slashes or begin with a dot'
-        )
+    if "name" in table:
+        check_slug(table["name"])
     _check_part({key: table[key] for key in table.keys() & {"use", "experiment"}}, "the study", _PART, scales)
     for group, part in _tables(table.get("group", {}), "group").items():
         _check_part(part, f"group.{group}", _PART, scales)

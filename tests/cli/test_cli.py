@@ -92,6 +92,16 @@ def test_run_without_out_finds_a_free_directory(finished, here):
         assert (folder / expected / "result.json").exists()
 
 
+@pytest.mark.parametrize("command", [("run",), ("server", "--insecure", "--port", "0")])
+def test_a_name_never_leads_out_of_the_folder_of_runs(tmp_path, here, command):
+    (tmp_path / "here").mkdir()
+    (tmp_path / "x.toml").write_text('name = "../../x"')
+    done = here(command[0], "../x.toml", *command[1:], cwd=tmp_path / "here")
+    assert done.returncode == 2
+    assert re.sub(r"\s+", " ", done.stderr).startswith('error: name is "../../x"; files are called by it')
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["here", "x.toml"]
+
+
 def test_report_compares_runs(finished, here):
     folder, _ = finished
     here("run", "small.toml", "--out", "prox", "--set", "method.name=fedprox", "--set", "name=prox", cwd=folder)
