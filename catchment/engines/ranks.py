@@ -15,8 +15,8 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
-from multiprocessing import AuthenticationError, Pipe
-from multiprocessing.connection import Client, Connection, Listener, wait
+from multiprocessing import Pipe
+from multiprocessing.connection import Client, Connection, wait
 from typing import Any, cast
 
 import torch
@@ -25,6 +25,7 @@ import torch.distributed as dist
 from catchment.core.architecture import Architecture
 from catchment.core.worker import WorkerCache
 from catchment.core.world import World
+from catchment.engines.listening import Listener
 from catchment.engines.seats import GONE, Seat, work
 from catchment.errors import CatchmentError, RunError, UserError, printable
 from catchment.learning.spread import Assistant
@@ -53,8 +54,8 @@ class Ranks:
         dist.init_process_group(timeout=STEP)
         self._on_machine = int(os.environ["LOCAL_WORLD_SIZE"])
         key = os.urandom(32)
-        self._listener = Listener(("0.0.0.0" if _on_several_machines() else LOCAL, 0), backlog=512, authkey=key)
-        _agree(self._listener.address[1], key)
+        self._listener = Listener("0.0.0.0" if _on_several_machines() else LOCAL, key)
+        _agree(self._listener.port, key)
         self._ranks: dict[Connection, str] = {}
         for _ in range(1, dist.get_world_size()):
             control, said = self._accept()
@@ -114,7 +115,7 @@ class Ranks:
 
     def _accept(self) -> tuple[Connection, dict[str, Any]]:
         while True:
-            with contextlib.suppress(AuthenticationError, *GONE):  # a stranger
+            with contextlib.suppress(*GONE):  # it left at once
                 connection = _tuned(self._listener.accept())
                 return connection, _receive(connection)
 
