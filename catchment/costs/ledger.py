@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from catchment.exchange.message import Layout, Message
+from catchment.exchange.message import Message
 from catchment.exchange.request import TRAINING
 
 Direction = Literal["up", "down"]
@@ -17,11 +16,11 @@ FRAMING = "(framing)"  # header, names, scalars and envelope of a message
 
 @dataclass
 class Entry:
-    """Messages of one layout in one round, and who sent or received them."""
+    """Messages with tensors of the same sizes in one round, and who sent or received them."""
 
     direction: Direction
     purpose: str
-    layout: Layout
+    sizes: tuple[tuple[str, int], ...]  # bytes of each tensor
     framing: int
     clients: list[int] = field(default_factory=list)  # one item per message
 
@@ -31,7 +30,7 @@ class Entry:
             "direction": self.direction,
             "purpose": self.purpose,
             "clients": self.clients,
-            "tensors": {**dict(self.layout.sizes), FRAMING: self.framing},
+            "tensors": {**dict(self.sizes), FRAMING: self.framing},
         }
 
 
@@ -41,30 +40,26 @@ class Ledger:
     def __init__(self) -> None:
         self.totals: Counter[tuple[str, str]] = Counter()  # (direction, purpose) -> bytes
         self.fields: Counter[tuple[str, str]] = Counter()  # (direction, field) -> bytes of training, closed rounds
-        self._entries: dict[tuple[str, str, int, int], Entry] = {}
+        self._entries: dict[tuple[str, str, tuple[tuple[str, int], ...], int], Entry] = {}
 
     def book(self, client: int, direction: Direction, purpose: str, message: Message, size: int) -> None:
         """Count one message; `size` is its length on the wire."""
-        layout = message.layout
-        key = (direction, purpose, id(layout), size)
+        sizes = message.sizes
+        key = (direction, purpose, sizes, size)
         entry = self._entries.get(key)
         if entry is None:
-            entry = self._entries[key] = Entry(direction, purpose, layout, size - layout.nbytes)
+            entry = self._entries[key] = Entry(direction, purpose, sizes, size - sum(nbytes for _, nbytes in sizes))
         entry.clients.append(client)
         self.totals[direction, purpose] += size
 
     def close_round(self) -> list[dict[str, Any]]:
         """The entries of the round, in an order that does not depend on arrival; a new round begins."""
-        merged: dict[tuple[str, str, Layout, int], Entry] = {}
-        for entry in self._entries.values():  # equal layouts are mostly, not always, one object
-            key = (entry.direction, entry.purpose, entry.layout, entry.framing)
-            merged.setdefault(key, dataclasses.replace(entry, clients=[])).clients.extend(entry.clients)
-        self._entries = {}
-        for entry in merged.values():
+        entries, self._entries = self._entries.values(), {}
+        for entry in entries:
             if entry.purpose == TRAINING:
-                for name, size in (*entry.layout.sizes, (FRAMING, entry.framing)):
+                for name, size in (*entry.sizes, (FRAMING, entry.framing)):
                     self.fields[entry.direction, _field(name)] += size * len(entry.clients)
-        rows = [entry.as_json() for entry in merged.values()]
+        rows = [entry.as_json() for entry in entries]
         for row in rows:
             row["clients"].sort()
         return sorted(rows, key=lambda row: (row["direction"], row["purpose"], row["clients"], str(row["tensors"])))

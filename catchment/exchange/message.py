@@ -46,6 +46,11 @@ class Message:
         """Order, sizes and header of the tensors on the wire."""
         return _layout(_signature(self))
 
+    @property
+    def sizes(self) -> tuple[tuple[str, int], ...]:
+        """Bytes of each tensor, by its name."""
+        return self.layout.sizes
+
     @functools.cached_property
     def scalar_text(self) -> str:
         """The scalars as they stand in the header."""
@@ -123,6 +128,24 @@ class FileContent(Message):
     def layout(self) -> Layout:
         """Order, sizes and header of the tensors in the file."""
         return _layout.__wrapped__(_signature(self))
+
+
+@dataclass(frozen=True, eq=False)
+class Received(FileContent):
+    """A message as another machine sent it, which may have names and shapes of its own: its layout is not remembered
+    either, and its size is the length that it had.
+    """
+
+    length: int = 0
+
+    @property
+    def sizes(self) -> tuple[tuple[str, int], ...]:
+        """Bytes of each tensor, by its name."""
+        return tuple((name, tensor.nbytes) for name, tensor in self.tensors.items())
+
+    def size_with(self, envelope: int) -> int:
+        """Bytes on the wire."""
+        return self.length
 
 
 _FIXED_HEADER = len('{"__metadata__":{"catchment":"1","envelope":,"scalars":}}')

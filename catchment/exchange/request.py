@@ -6,7 +6,7 @@ import re
 from typing import NamedTuple
 
 from catchment.errors import WireError
-from catchment.exchange.message import LARGEST_HEADER, Message, quoted_length
+from catchment.exchange.message import LARGEST_HEADER, Message, Received, quoted_length
 
 TRAINING = "training"  # the purpose of ordinary traffic; `Fleet.aside` names others
 VALIDATION = "validation"  # an evaluation with validation samples in place of the test set
@@ -99,5 +99,5 @@ class Response(NamedTuple):
         except ValueError as error:
             raise WireError(f'not a response: envelope "{envelope[:80]}" ({error})') from None
         error_text = str(body.scalars.get("error", "")) if flags & 1 else ""
-        kept = None if flags & 1 else body
+        kept = None if flags & 1 else Received(body.tensors, body.scalars, len(raw))
         return Response(client, sequence, kept, macs, microseconds / 1e6, error_text, bool(flags & 2), bool(flags & 4))

@@ -139,3 +139,19 @@ def test_bytes_by_field_sum_up_coded_parts_and_dicts_of_training():
     assert not ledger.fields
     ledger.close_round()
     assert ledger.fields == {("up", "weights"): 2 * (8 + 3), ("up", FRAMING): 2 * (100 - 11)}
+
+
+def test_replies_of_another_machine_are_booked_by_their_length_and_leave_no_layout_behind():
+    ours, ledger = upload(3), Ledger()
+    book(ledger, [(0, "up", "training", ours)])
+    known = messages._layout.cache_info().currsize
+    for number in range(5):
+        raw = Response(1, 0, Message({f"of-its-own/{number}": torch.zeros(2)})).to_bytes()
+        messages._layout.cache_clear()
+        response = Response.from_bytes(raw)
+        ledger.book(1, "up", "training", response.body, response.size())
+        assert response.size() == len(raw)
+        assert messages._layout.cache_info().currsize == 0 < known
+    same = Response.from_bytes(Response(2, 0, ours).to_bytes())
+    ledger.book(2, "up", "training", same.body, same.size())
+    assert [row["clients"] for row in ledger.close_round()] == [[0, 2], [1], [1], [1], [1], [1]]
