@@ -42,6 +42,10 @@ class Delivery:
         self._sent += 1
         return "train.ask", fields, memoryview(self._raw)[start : start + PART]
 
+    def remaining(self, largest: int) -> int:
+        """How many bytes are still to come of a response of `largest` bytes at most."""
+        return largest - sum(map(len, self._received))
+
     def accept(self, count: object, raw: bytes, largest: int) -> Response | None:
         """Take a part of a response of `count` parts and `largest` bytes at most; the response once all are here.
 
@@ -54,6 +58,9 @@ class Delivery:
         if type(count) is not int or not 1 <= count <= most or self._expected not in (0, count) or len(raw) > PART:
             given = f"{printable(count, 40)} parts, {len(raw)} bytes in this one"
             return self.failed(f"the response has {given}; expected are at most {most} of {PART} bytes each")
+        if len(raw) > self.remaining(largest):
+            size = largest - self.remaining(largest) + len(raw)
+            return self.failed(f"the response has {size:,} bytes or more; expected are at most {largest:,}")
         self._expected = count
         self._received.append(raw)
         return None if len(self._received) < count else self._read()

@@ -52,6 +52,7 @@ def serve_run(
     directory: Path,
     *,
     keys: Path | None = None,
+    expect: Callable[[str, int], None] = lambda message, size: None,
     client_of: Callable[[int], int | None] | None = None,
     admits: Callable[[int], bool] = lambda client: True,
     sleep: Callable[[float], None] = time.sleep,
@@ -88,6 +89,7 @@ def serve_run(
             answer=experiment.flower.answer,
             deadline=experiment.participation.deadline,
             largest=Expectations.of(world.method, world).largest,
+            expect=expect,
             client_of=client_of,
             admits=admits,
             notices=control.new_notices,
@@ -119,8 +121,11 @@ def main(directory: Path, descriptor: int) -> None:
         ranks = None if this_rank() is None else stack.enter_context(closing(Ranks()))
         stack.enter_context(link)
         client_of = None if keys is None else link.store.client
-        admits, sleep = link.store.admits, link.wait
-        serve_run(link, experiment, directory, keys=keys, client_of=client_of, admits=admits, sleep=sleep, ranks=ranks)
+        store = link.store
+        serve_run(
+            link, experiment, directory, keys=keys, expect=store.expect, client_of=client_of, admits=store.admits,
+            sleep=link.wait, ranks=ranks,
+        )  # fmt: skip
 
 
 def _follow(store: Store, folder: Path, clients: int, control: ControlFiles) -> None:

@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from catchment.core.transport import PART
+from catchment.flower.inflating import CHUNK, PLAIN
 from catchment.flower.messages import EXPIRED, FAILED, GONE
 
 ABSENCE = 30.0  # seconds of silence after which a node counts as disconnected
-LARGEST = PART + PART // 20  # bytes of one reply, with what Flower adds
+LARGEST = PART + PART // 20  # bytes of one reply, with what Flower adds, where less is not expected
 OBJECTS = 64  # of one reply; a part of the largest size has 25
-PLAIN = 600_000  # bytes of a reply's objects that are not chunks of an array: these take far more room once read
-CHUNK = b"ArrayChunk "  # how the object of a chunk begins
+SMALL = 64_000  # bytes of the reply to a greeting or a farewell, and what Flower adds to any reply
 
 
 @dataclass
@@ -35,6 +35,7 @@ class Exchange:
     tree: Any
     objects: dict[str, bytes]
     expires: float
+    most: int  # bytes of the reply
     lost: str = ""  # why there will be no reply
     code: int = 0  # of Flower's errors, for the same
     reply: Any = None
@@ -154,6 +155,12 @@ class Store:
             node.message.set()
             return True
 
+    def expect(self, identity: str, size: int) -> None:
+        """Take no more than a reply of this many bytes, with what Flower adds to it."""
+        with self._lock:
+            if (exchange := self._exchanges.get(identity)) is not None:
+                exchange.most = min(LARGEST, size + size // 20 + SMALL)
+
     def take(self, identity: str) -> Exchange | None:
         """The exchange of a message once it is over, in success or failure; it is forgotten here."""
         with self._lock:
@@ -269,7 +276,7 @@ class Store:
                 return exchange is not None and name in exchange.received
             exchange.size += len(content)
             exchange.plain += 0 if content.startswith(CHUNK) else len(content)
-            if exchange.size > LARGEST or exchange.plain > PLAIN:
+            if exchange.size > exchange.most or exchange.plain > PLAIN:
                 exchange.lose("the reply is too large", FAILED)
                 self.arrived.set()
                 return False

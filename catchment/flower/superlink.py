@@ -1,7 +1,7 @@
 """What is used of Flower's SuperLink: the handlers of its fleet API, over our store, and messages as objects.
 
-This file and `supernode.py` are the two with private names of Flower's (1.41). Of the SuperLink there are only the
-handlers that devices need: no control, no runtime, no apps, no database; nobody can start anything here.
+With `supernode.py` and `inflating.py` one of the three files with private names of Flower's. Of the SuperLink there are
+only the handlers that devices need: no control, no runtime, no apps, no database; nobody can start anything here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from flwr.app.message import remove_content_from_message
 from flwr.common.constant import SUPERLINK_NODE_ID, Status
 from flwr.supercore.error import http_error_translator
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree, no_object_id_recompute
-from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.protobuf.translation import ProtobufTranslationMiddleware
 from flwr.supercore.run import RunStatus
 from flwr.supercore.task_identity import TaskIdentity
@@ -28,8 +27,9 @@ from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware
 
 from catchment.flower.gate import current_node
+from catchment.flower.inflating import inflated
 from catchment.flower.messages import FAILED
-from catchment.flower.store import OBJECTS, Exchange, Store
+from catchment.flower.store import LARGEST, OBJECTS, SMALL, Exchange, Store
 
 
 def fleet_api(store: Store) -> FastAPI:
@@ -68,6 +68,7 @@ def taken_apart(message: Message) -> tuple[str, Exchange]:
             get_object_tree(message),
             {name: thing.deflate() for name, thing in get_all_nested_objects(message).items()},
             time.monotonic() + message.metadata.ttl,
+            SMALL if message.metadata.message_type.startswith("query.") else LARGEST,
         )
 
 
@@ -76,8 +77,8 @@ def put_together(exchange: Exchange) -> Message:
     if exchange.lost:
         return Message(Error(exchange.code, exchange.lost), reply_to=exchange.message)
     try:
-        reply = inflate_object_from_contents(exchange.reply.metadata.message_id, exchange.received)
-        if isinstance(reply, Message) and reply.has_content():
+        reply = inflated(exchange.reply.metadata.message_id, exchange.received, exchange.most)
+        if reply.has_content():
             return reply
         why = "the device sent an error"
     except Exception as error:  # a node may have sent anything

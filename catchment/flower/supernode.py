@@ -1,6 +1,6 @@
 """What is used of Flower's SuperNode: the calls of a device to the server, and what their failures mean.
 
-This file and `superlink.py` are the two with private names of Flower's (1.41).
+With `superlink.py` and `inflating.py` one of the three files with private names of Flower's.
 """
 
 from __future__ import annotations

@@ -44,6 +44,7 @@ class Flower(Transport):
         answer: float = 3600.0,
         deadline: float | None = None,
         largest: Callable[[Request], int] = lambda request: LARGEST,
+        expect: Callable[[str, int], None] = lambda message, size: None,
         client_of: Callable[[int], int | None] | None = None,
         admits: Callable[[int], bool] = lambda client: True,
         notices: Callable[[], list[dict[str, Any]]] = list,
@@ -52,8 +53,9 @@ class Flower(Transport):
         """`experiment` is its TOML, `form` that of its data, `federation` the name of the run on the devices' disks.
 
         `signature` is that of the run by the federation's key. `largest` says how many bytes the response to a request
-        may have; `client_of` and `admits` are those of `Attendance`. `notices` gives events of other processes, `sleep`
-        waits until something may have arrived, or for that many seconds.
+        may have, `expect` is told how many the reply to a message may have. `client_of` and `admits` are those of
+        `Attendance`. `notices` gives events of other processes, `sleep` waits until something may have arrived, or for
+        that many seconds.
         """
         greeting: Fields = {
             "version": version,
@@ -70,6 +72,7 @@ class Flower(Transport):
         self._least = least
         self._answer = answer if deadline is None else min(answer, 2 * deadline + 60)  # a late reply is still a reply
         self._largest = largest
+        self._expect = expect
         self._notices = notices
         self._sleep = sleep
         self._began = time.monotonic()
@@ -187,6 +190,7 @@ class Flower(Transport):
         body = pack({**fields, **self._federation}, raw)
         message = send(self._grid, node, kind, body, max(0.001, delivery.expires - now))
         if message:
+            self._expect(message, delivery.remaining(self._largest(delivery.request)))
             self._in_flight[message] = (client, node, delivery)
         else:
             self._start_over(client, delivery)

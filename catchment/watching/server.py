@@ -81,7 +81,9 @@ def watching(place: Path, host: str = LOOPBACK, port: int = 0) -> Iterator[str]:
         raise UserError(f"the page cannot be served at {host}, port {port}: {error.strerror}") from None
     port = listener.getsockname()[1]
     token = os.urandom(16).hex()
-    config = uvicorn.Config(application(place, token), lifespan="off", ws="none", log_level="error", access_log=False, server_header=False)
+    config = uvicorn.Config(
+        application(place, token), lifespan="off", ws="none", log_level="error", access_log=False, server_header=False
+    )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, args=([listener],), name="watch", daemon=True)
     thread.start()
@@ -92,4 +94,3 @@ def watching(place: Path, host: str = LOOPBACK, port: int = 0) -> Iterator[str]:
         server.should_exit = True
         thread.join(5)
         listener.close()
-

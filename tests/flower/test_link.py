@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import json
 import queue
 import socket
 import ssl
@@ -22,12 +23,13 @@ from flwr.app import Message, RecordDict
 from flwr.proto.fleet_pb2 import ActivateNodeRequest, PullMessagesRequest, PushMessagesRequest
 from flwr.proto.message_pb2 import ObjectTree, PullObjectRequest, PushObjectRequest
 from flwr.proto.node_pb2 import Node
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supercore.protobuf.translation import PROTOBUF_REQUEST_TYPES
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
-from catchment.flower import gate, link as link_module, node, store, supernode
+from catchment.flower import gate, inflating, link as link_module, node, store, supernode
 from catchment.flower.federation import listen
 from catchment.flower.link import Link
 from catchment.flower.messages import EXPIRED, FAILED, GONE, pack, unpack
@@ -248,11 +250,12 @@ def test_a_device_reaches_neither_the_messages_nor_the_replies_of_another(place)
         assert list(place.link.pull_messages([name])) == []
 
 
-def test_a_reply_may_not_be_larger_than_a_reply_may_be_nor_hold_what_was_not_announced(place, monkeypatch):
-    monkeypatch.setattr(store, "LARGEST", 1_000)
+def test_a_reply_may_not_be_larger_than_it_is_expected_to_be_nor_hold_what_was_not_announced(place, monkeypatch):
+    monkeypatch.setattr(store, "SMALL", 100)  # what Flower adds
     keys = place.keys[0]
     with place.device(keys) as http:
         number, name, message = place.asked(http, keys)
+        place.store.expect(name, 800)
         contents = [b"ArrayChunk  600\0" + bytes([k]) * 600 for k in range(2)]
         names = [store.hashlib.sha256(one).hexdigest() for one in contents]
         tree = ObjectTree(object_id=names[0], children=[ObjectTree(object_id=names[1])])
@@ -294,6 +297,91 @@ def test_a_reply_that_cannot_be_read_is_an_error_and_no_exception(place, raw):
         assert http.PushObject(pushed).stored
         (reply,) = place.link.pull_messages([name])
         assert reply.error.code == FAILED
+
+
+@pytest.mark.parametrize("kind", ["query.hello", "query.bye", "train.ask", "train.fetch"])
+def test_greetings_and_farewells_have_short_replies(place, kind):
+    keys = place.keys[0]
+    with place.device(keys) as http:
+        number = place.activate(http, keys)
+        (name,) = place.link.push_messages([Message(pack({}), number.node_id, kind, ttl=60.0)])
+        assert place.store._exchanges[name].most == (store.SMALL if "query" in kind else store.LARGEST)
+
+
+def upload(place, contents, top, most=100_000):
+    """What becomes of a reply of these objects, of which the last is the message."""
+    keys = place.keys[0]
+    with place.device(keys) as http:
+        number, name, message = place.asked(http, keys)
+        place.store.expect(name, most)
+        message.metadata.message_id = top
+        tree = ObjectTree(object_id=top, children=[ObjectTree(object_id=one) for one in contents if one != top])
+        announced = PushMessagesRequest(node=number, messages_list=[message], message_object_trees=[tree])
+        session = http.PushMessages(announced).session_id
+        for one, content in contents.items():
+            pushed = PushObjectRequest(
+                node=number, run_id=place.store.run, object_id=one, object_content=content, session_id=session
+            )
+            assert http.PushObject(pushed).stored
+        (found,) = place.link.pull_messages([name])
+        return found
+
+
+def objects_of(place, raw, alter=lambda content: content):
+    """The objects of a reply by their names, the message last; `alter` changes an array, and names change with it."""
+    supernode.TaskIdentity.task_id, supernode.TaskIdentity.run_id, supernode.TaskIdentity.node_id = (
+        0,
+        place.store.run,
+        1,
+    )
+    record = pack({"client": 0, "parts": 1}, raw)
+    objects, renamed = {}, {}
+    for old, thing in get_all_nested_objects(Message(record, 1, "train.ask")).items():
+        content = thing.deflate()
+        for before, after in renamed.items():
+            content = content.replace(before.encode(), after.encode())
+        content = alter(content) if content.startswith(inflating.ARRAY) else content
+        renamed[old] = store.hashlib.sha256(content).hexdigest()
+        objects[renamed[old]] = content
+    return objects, renamed[old]
+
+
+def with_chunks(chunks):
+    def alter(content):
+        head, _, body = content.partition(b"\0")
+        body = json.dumps(json.loads(body) | {"arraychunk_ids": chunks}).encode()
+        return b"%s %d\0%s" % (head.rpartition(b" ")[0], len(body), body)
+
+    return alter
+
+
+def test_equal_chunks_of_an_honest_reply_are_joined(place):
+    raw = bytes(11_000_000)  # three chunks, of which two are one object
+    objects, top = objects_of(place, raw)
+    assert len([one for one in objects.values() if one.startswith(inflating.CHUNK)]) == 2
+    assert unpack(upload(place, objects, top, len(raw)).content)[1] == raw
+
+
+@pytest.mark.parametrize("chunks", [[0] * 1000, [-1] * 1000, [0] * 10_000])
+def test_an_array_that_names_one_chunk_many_times_is_not_put_together(place, monkeypatch, chunks):
+    objects, top = objects_of(place, bytes(300_000), with_chunks(chunks))
+    monkeypatch.setattr(inflating, "inflate_object_from_contents", None)
+    reply = upload(place, objects, top, 300_000)
+    assert (reply.error.code, reply.error.reason) == (FAILED, "the reply cannot be read (ValueError)")
+
+
+@pytest.mark.parametrize("chunks", [[1], "0", None, [0.5], {"0": 0}, [[0]]])
+def test_a_list_of_chunks_that_is_none_is_an_error_and_no_exception(place, chunks):
+    objects, top = objects_of(place, bytes(300_000), with_chunks(chunks))
+    assert upload(place, objects, top, 300_000).error.code == FAILED
+
+
+def test_an_array_of_arrays_and_objects_of_many_words_are_not_put_together():
+    chunk, array = b"ArrayChunk  10\0" + bytes(10), b'Array a 24\0{"arraychunk_ids":[0,0]}'
+    with pytest.raises(ValueError, match="parts that are no chunks"):
+        inflating.inflated("c", {"a": array, "b": chunk, "c": array}, 1000)
+    with pytest.raises(ValueError, match="600,001 bytes are no chunks of arrays"):
+        inflating.inflated("c", {"c": bytes(600_001)}, 10**9)
 
 
 def test_a_tree_of_too_many_objects_is_not_taken(place):

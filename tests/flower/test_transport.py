@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections import deque
 
 import pytest
@@ -464,6 +465,18 @@ def test_a_response_has_no_more_parts_than_the_largest_needs():
     response = carrier.pull(FOREVER)
     assert response.failed
     assert "at most 1 of 100000000 bytes" in response.error
+
+
+def test_a_response_of_more_bytes_than_are_expected_is_not_decoded(monkeypatch):
+    monkeypatch.setattr(Response, "from_bytes", None)
+    told = {}
+    carrier = transport(Grid(n10=node(0)), clients=1, largest=lambda asked: 20, expect=told.__setitem__)
+    carrier.roster(1)
+    carrier.push([request(0)])
+    found = carrier.pull(float("inf"))
+    assert found.failed
+    assert re.fullmatch(r"the response has \d+ bytes or more; expected are at most 20", found.error)
+    assert list(told.values()) == [20]
 
 
 def test_the_number_of_parts_may_not_change():
