@@ -34,8 +34,13 @@ class Classification(Task):
         return "" if fits else f"labels run from {low} to {high}, but {classes} classes are numbered 0 to {classes - 1}"
 
     def refuses_model(self, outputs: tuple[int, ...], classes: int) -> str:
-        """Logits are vectors."""
-        return "" if len(outputs) == 2 else f"outputs have shape {list(outputs)}, expected logits [N, {classes}]"
+        """Logits are vectors with a number for each class."""
+        if len(outputs) == 2 and outputs[1] == classes:
+            return ""
+        return (
+            f"outputs have shape {list(outputs)} for two images, expected logits [2, {classes}]: one number for each "
+            "class; a function that makes a model is told how many there are if it has an argument `classes`"
+        )
 
     def main_classes(self, labels: Tensor, classes: int) -> Tensor:
         """The labels themselves."""
