@@ -6,11 +6,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from catchment.cli.options import ExperimentFile, Settings, load
-from catchment.cli.output import console
+from catchment.cli.output import console, say, say_sentences
 from catchment.core.world import World
 from catchment.privacy.disclosure import disclosed
 from catchment.report import human_bytes
 from catchment.report.showing import MISSING
+
+NAMED = 20  # at most this many classes are named
 
 
 def check(file: ExperimentFile, settings: Settings = None) -> None:
@@ -22,8 +24,9 @@ def check(file: ExperimentFile, settings: Settings = None) -> None:
     )
     console.print(models_table(world))
     console.print(clients_table(world))
-    for fault, count in world.data.dataset.faults.items():
-        console.print(f"{fault}: {count:,}", highlight=False)
+    names = world.data.dataset.classes
+    say(f"{len(names)} classes: {', '.join(names[:NAMED])}{', ...' if len(names) > NAMED else ''}")
+    say_sentences(f"{fault}: {count:,}" for fault, count in world.data.dataset.faults.items())
     console.print(leaving_table(world))
     console.print("This experiment can run.")
 

@@ -19,7 +19,7 @@ import torch
 
 from catchment import data
 from catchment.codecs import Wire
-from catchment.config.objects import named
+from catchment.config.objects import check_data, named
 from catchment.config.settings import (
     CheckpointSettings,
     DataSettings,
@@ -123,7 +123,9 @@ class Experiment:
 
         `Experiment.of(rounds=5, method=FedAvg(client_epochs=2), models={"client": net}, data={"name": dataset})`
         """
-        return Experiment.from_dict(named(settings))
+        table = named(settings)
+        check_data(table.get("data"))
+        return Experiment.from_dict(table)
 
     @staticmethod
     def from_dict(table: Mapping[str, Any], changes: Mapping[str, Any] | None = None) -> Experiment:
@@ -291,11 +293,22 @@ class Experiment:
             classes=d.classes,
             own=d.own,
             size=d.size,
+            channels=d.channels,
+            test_share=d.test_share,
         )
         public: float | data.Dataset | None
         if isinstance(d.public, PublicSettings):  # of its test samples one is decoded, as none is used
             other, limit = d.public.name, d.public.train
-            public = data.load(other, root, train=limit, test=1, seed=self.seed, download=d.download)
+            public = data.load(
+                other,
+                root,
+                train=limit,
+                test=1,
+                seed=self.seed,
+                download=d.download,
+                size=d.size,
+                channels=d.channels,
+            )
         else:
             public = d.public
         return data.divide(dataset, d.clients, d.partition, public, self.seed, d.validation)
@@ -328,8 +341,8 @@ class Experiment:
             chosen = dataclasses.replace(chosen, weights=absolute(chosen.weights))
 
         def source(name: str) -> str:
-            is_folder = name not in data.SOURCES and Path(name).expanduser().is_dir()
-            return absolute(name) if is_folder else name
+            is_path = name not in data.SOURCES and Path(name).expanduser().exists()
+            return absolute(name) if is_path else name
 
         public = settings.public
         if isinstance(public, PublicSettings):

@@ -13,6 +13,8 @@ from torch import nn
 from catchment.config.tables import plain
 from catchment.core.method import Method
 from catchment.data import Dataset
+from catchment.data.splits import is_given
+from catchment.errors import ExperimentError
 from catchment.methods import METHODS
 from catchment.names import name_of
 from catchment.robust import ATTACKS, Attack
@@ -23,13 +25,14 @@ def named(value: Any) -> Any:
     """A setting as a file would have it.
 
     A method, an attack or an aggregator becomes the table of its name and its options; a class or a function its name.
-    A module stands for copies of itself, first weights included, and a data set for itself.
+    A module stands for copies of itself, first weights included, and a data set for itself, also one of PyTorch or of
+    Hugging Face.
     """
     if isinstance(value, Method | Attack | Aggregator):
         return {"name": _short(type(value)), **named(_fields(value))}
     if isinstance(value, nn.Module):
         return name_of(_made(value, partial(copy.deepcopy, value)), type(value).__name__)
-    if isinstance(value, Dataset):
+    if isinstance(value, Dataset) or is_given(value):
         return name_of(_made(value, lambda: value), "data")
     if isinstance(value, type) and issubclass(value, Method):
         return {"name": _short(value)}
@@ -40,6 +43,16 @@ def named(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [named(item) for item in value]
     return name_of(value) if callable(value) else plain(value)
+
+
+def check_data(table: Any) -> None:
+    """Refuse a data set that is no name after `named`: with a sentence that says what can be given."""
+    name = table.get("name", "") if isinstance(table, Mapping) else ""
+    if not isinstance(name, str):
+        raise ExperimentError(
+            f"data.name is of type {type(name).__name__}; a name is expected, a catchment.Dataset (Dataset.of makes "
+            "one from arrays), or a data set of PyTorch or Hugging Face, alone or as {'train': ..., 'test': ...}"
+        )
 
 
 def _fields(value: Any) -> dict[str, Any]:

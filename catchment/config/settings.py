@@ -36,7 +36,9 @@ class DataSettings:
     public: float | PublicSettings | None = None  # share of the data that is public, or another set
     validation: float = 0.0  # share of the training data held out, for a measurement after every round
     partition: dict[str, Any] = field(default_factory=lambda: {"name": "iid"})
-    size: int | None = None  # side of the squares that images with boxes are put in, in pixels; 416 if not given
+    size: int | None = None  # side of the squares that images are scaled into, in pixels; with boxes 416 if not given
+    channels: int | None = None  # 1: images are made grey; 3: colour
+    test_share: float | None = None  # share for testing of data that have no test part; 0.2 if they are not divided
     augment: tuple[str, ...] = ()  # "crop", "flip"; in detection "flip", "colour", "mosaic"
     download: bool = False  # fetch a missing set from the hub
     mean: tuple[float, ...] | None = None
@@ -49,6 +51,10 @@ class DataSettings:
         at_least("data.most_samples", self.most_samples, 1)
         if self.size is not None:
             at_least("data.size", self.size, 1)
+        if self.channels not in (None, 1, 3):
+            raise ExperimentError(f"data.channels is {self.channels}; 1 (grey) or 3 (colour) is expected")
+        if self.test_share is not None and not 0 < self.test_share < 1:
+            raise ExperimentError(f"data.test_share is {self.test_share}; a share between 0 and 1 is expected")
         for name in ("train", "test"):
             if (limit := getattr(self, name)) is not None:
                 at_least(f"data.{name}", limit, 1)
@@ -58,7 +64,7 @@ class DataSettings:
             raise ExperimentError(f"data.validation is {self.validation}; a share from 0 to below 1 is expected")
         if self.classes is not None and len(set(self.classes)) < max(1, len(self.classes)):
             raise ExperimentError(f"data.classes is {list(self.classes)}; different names are expected")
-        for name in ("train", "public"):
+        for name in ("train", "public", "test_share"):
             if self.own and getattr(self, name) is not None:
                 raise ExperimentError(
                     f'data.{name} is about samples that are dealt, and with partition "own" clients bring theirs; '

@@ -12,11 +12,13 @@ import torch
 from torch import Tensor
 
 from catchment.data.boxes import find_boxes, read_boxes
+from catchment.data.fitting import AS_THEY_COME, Fit
+from catchment.data.image_files import ImageFiles
 from catchment.data.partition import OWN, deal
 from catchment.data.parts import Parts
 from catchment.data.samples import Dataset, Form, Samples
-from catchment.data.sources import numbered, samples_of
-from catchment.data.splits import find_split
+from catchment.data.sources import left_out, numbered, samples_of
+from catchment.data.splits import FORMS, find_split, find_whole
 from catchment.errors import DataError, ExperimentError, UserError
 from catchment.randomness import numpy_generator
 from catchment.tasks import CLASSIFICATION, DETECTION, TASKS
@@ -86,26 +88,32 @@ def divide(
     return Division(dataset, rows, test, public_train, public_test, held_out)
 
 
-def own_division(folder: Path, form: Form, client: int, clients: int) -> Division:
+def own_division(folder: Path, form: Form, client: int, clients: int, fit: Fit = AS_THEY_COME) -> Division:
     """The division on a device with its own data: all samples of its folder are its own, other clients have none.
 
-    The folder has a split `train`, and may have `test`, for methods whose clients measure themselves. Everything must
-    agree with the `form` of the server's data set: classes by name, and the split `public` if the server has one.
+    The folder has a split `train`, or no splits, and may have `test`, for methods whose clients measure themselves.
+    Everything must agree with the `form` of the server's data set: classes by name, the split `public` if the server
+    has one, and images, once they are as `fit` says.
     """
     if not 0 <= client < clients:
         raise UserError(f"client {client} does not exist; {clients} clients are numbered 0 to {clients - 1}")
-    train = _own_samples(folder, "train", form)
+    faults: dict[str, int] = {}
+    train = _own_samples(folder, "train", form, fit, faults)
     if train is None:
-        raise DataError(f"there is no train.parquet or train.npz in {folder}, which was given as the data of a client")
+        raise DataError(
+            f"there is no train split in {folder}, which was given as the data of a client; "
+            f"{FORMS.replace('TRAIN', 'train')} is expected, or images as CLASS/*.png"
+        )
     empty = train.select(torch.arange(0))
-    public = _own_samples(folder, "public", form) if form.public else None
+    public = _own_samples(folder, "public", form, fit, faults) if form.public else None
     if form.public and (public is None or len(public) != form.public):
         raise DataError(
             f"{folder} has {0 if public is None else len(public)} public samples, the server {form.public}; "
             "copy the server's public split to every client"
         )
-    test = _own_samples(folder, "test", form) or _own_samples(folder, "validation", form) or empty
-    dataset = Dataset(train, test, form.classes, form.normalise, public, TASKS[form.task])
+    tests = (_own_samples(folder, part, form, fit, faults) for part in ("test", "validation"))
+    test = next((found for found in tests if found is not None), empty)
+    dataset = Dataset(train, test, form.classes, form.normalise, public, TASKS[form.task], faults)
     rows = Parts(train.index, np.where(np.arange(clients) == client, len(train), 0))
     return Division(dataset, rows, test, public, None, own=True)
 
@@ -116,23 +124,29 @@ def describe(division: Division) -> list[list[int]]:
     return [task.counts(division.client(k).targets, classes).tolist() for k in range(len(division.clients))]
 
 
-def _own_samples(folder: Path, part: str, form: Form) -> Samples | None:
-    """A split of a device's folder, if it is there."""
+def _own_samples(folder: Path, part: str, form: Form, fit: Fit, faults: dict[str, int]) -> Samples | None:
+    """A split of a device's folder, if it is there; what is wrong in it is added to `faults`."""
     if form.task == DETECTION.name:
         boxes = find_boxes(folder, part)
         return None if boxes is None else read_boxes(boxes, np.arange(len(boxes)), form.classes, form.shape[1])[0]
     split = find_split(folder, part)
+    if split is None and part == "train":
+        split = find_whole(folder)
     if split is None:
         return None
+    if isinstance(split, ImageFiles):
+        split.check_inside(folder)
     labels = numbered(split, form.classes)
-    images = split.images(np.arange(len(labels)))
+    pixels = split.images(np.arange(len(labels)), fit)
+    faults |= left_out(pixels, part)
     channels, *size = form.shape
-    if list(images.shape[2:]) != size or images.shape[1] not in (1, channels):
+    given = list(pixels.images.shape[1:])
+    if given[1:] != size or given[0] not in (1, channels):
         raise DataError(
-            f"images of {split.files[0]} are {list(images.shape[1:])}, those of the server {list(form.shape)} "
-            "([C, H, W]); resize them to that"
+            f"images of {split.place} are {given}, those of the server {list(form.shape)} ([C, H, W]); make them like "
+            "that, or have the experiment say data.size or data.channels, which does it on every device"
         )
-    return samples_of(images, labels, channels)
+    return samples_of(pixels, labels, channels)
 
 
 def _foreign(public: Dataset, private: Dataset) -> Samples:

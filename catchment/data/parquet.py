@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from catchment.data.decoding import decoded
+from catchment.data.decoding import Pixels, gathered
+from catchment.data.fitting import Fit
+from catchment.data.hub_columns import label_column
 from catchment.errors import DataError, needs
 
 with needs("reading Parquet files", "research"):
     import pyarrow as pa
     import pyarrow.parquet as pq
-
-LABELS = ("label", "fine_label", "labels", "target", "class")  # the first of these that is there
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,11 @@ class ParquetSplit:
     image: str  # column
     label: str  # column
     names: tuple[str, ...] | None  # of the classes, if the schema has them
+
+    @property
+    def place(self) -> str:
+        """Where it is, or its first file."""
+        return str(self.files[0])
 
     def labels(self) -> NDArray[Any]:
         """The labels of all rows as they are stored, numbers or text."""
@@ -47,24 +52,9 @@ class ParquetSplit:
         labels = np.concatenate(parts)
         return labels if labels.dtype.kind in "iu" else labels.astype(str)
 
-    def images(self, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
-        """The images of some rows, ascending, as `[n, C, H, W]`; only these are decoded."""
-        images: NDArray[np.uint8] | None = None
-        for number, (place, encoded) in enumerate(self._encoded(rows)):
-            pixels = decoded(encoded, place)
-            if images is None:
-                images = np.empty((len(rows), *pixels.shape), dtype=np.uint8)
-            if pixels.shape[1:] != images.shape[2:]:
-                raise DataError(
-                    f"the image in {place} is {pixels.shape[2]} x {pixels.shape[1]} pixels, those before it "
-                    f"{images.shape[3]} x {images.shape[2]}; all images of a set must have one size"
-                )
-            if len(pixels) > images.shape[1]:  # a set is colour if one of its images is
-                images = np.repeat(images, 3, axis=1)
-            images[number] = pixels
-        if images is None:
-            raise DataError(f"{self.files[0]} has no rows")
-        return images
+    def images(self, rows: NDArray[np.int64], fit: Fit) -> Pixels:
+        """The images of some rows, ascending; only these are decoded."""
+        return gathered(self._encoded(rows), len(rows), self.place, fit)
 
     def _encoded(self, rows: NDArray[np.int64]) -> Iterator[tuple[str, bytes | None]]:
         """Some rows of all files together: where each is, in words, and its encoded image."""
@@ -112,16 +102,15 @@ def _columns(file: Path) -> tuple[str, str, tuple[str, ...] | None]:
         )
     features = json.loads((schema.metadata or {}).get(b"huggingface", "{}")).get("info", {}).get("features", {})
     labels = [field.name for field in schema if _is_label(field.type)]
-    known = [name for name in LABELS if name in labels] or [
-        name for name in labels if features.get(name, {}).get("_type") == "ClassLabel"
-    ]
-    if not known:
+    classes = [name for name in labels if features.get(name, {}).get("_type") == "ClassLabel"]
+    known = label_column(labels, classes)
+    if known is None:
         raise DataError(
             f'{file} has no label column: name a column of whole numbers or text "label"; '
             f"its columns are {', '.join(schema.names)}"
         )
-    names = features.get(known[0], {}).get("names")
-    return images[0], known[0], tuple(names) if names else None
+    names = features.get(known, {}).get("names")
+    return images[0], known, tuple(names) if names else None
 
 
 def is_image(kind: Any) -> bool:

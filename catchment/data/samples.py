@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from catchment.data.fitting import channels_first
 from catchment.errors import DataError
 from catchment.tasks import CLASSIFICATION, TASKS, Task
 
@@ -165,7 +166,7 @@ class Dataset:
         mean: float | Sequence[float] | None = None,
         std: float | Sequence[float] | None = None,
     ) -> Dataset:
-        """A data set from NumPy arrays or tensors: images `[N, H, W]` or `[N, C, H, W]`, uint8 or float.
+        """A data set from arrays or tensors: images `[N, H, W]`, `[N, C, H, W]` or `[N, H, W, C]`, uint8 or float.
 
         uint8 pixels run from 0 to 255 and are normalised with `mean` and `std` (0.5 unless given); float
         images are taken as normalised already. Classes are called by their numbers unless `classes` is given.
@@ -201,13 +202,12 @@ def _per_channel(given: float | Sequence[float] | None, default: tuple[float, ..
 def _whole(images: Any, labels: Any, part: str) -> Samples:
     """All rows of a user's arrays."""
     images, labels = _tensor(images, f"{part} images"), _tensor(labels, f"{part} labels")
-    if images.ndim == 3:
-        images = images.unsqueeze(1)
-    if images.ndim == 4 and images.shape[1] not in (1, 3) and images.shape[3] in (1, 3):
-        raise DataError(
-            f"{part} images are {_described(images)}, which looks like [N, H, W, C]; "
-            "move the channels to get [N, C, H, W]"
-        )
+    try:
+        images = channels_first(images)
+    except ValueError as error:
+        raise DataError(f"{part} images are {_described(images)}, which {error}") from None
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
     if images.is_floating_point():
         images = images.float()
     if labels.is_floating_point() or labels.dtype == torch.bool:

@@ -1,4 +1,4 @@
-"""Where data sets come from: scikit-learn's digits, folders of Parquet or NumPy files, or the user's own function."""
+"""Where data sets come from: scikit-learn's digits, folders and files, or the user's own function."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,17 +15,20 @@ from numpy.typing import NDArray
 
 from catchment.data.annotations import BoxSplit
 from catchment.data.boxes import find_boxes, read_boxes
+from catchment.data.decoding import Pixels
 from catchment.data.download import download_set
+from catchment.data.fitting import AS_THEY_COME, Fit
 from catchment.data.samples import Dataset, Normalisation, Samples, with_statistics
-from catchment.data.splits import Split, find_split
+from catchment.data.splits import FORMS, Source, Split, cut, find_split, is_given, source_of_files, source_of_given
 from catchment.errors import DataError, ExperimentError, needs
 from catchment.names import call_with_known, did_you_mean, resolve
 from catchment.randomness import numpy_generator
-from catchment.tasks import DETECTION
+from catchment.tasks import CLASSIFICATION, DETECTION
 
 VARIABLE = "CATCHMENT_DATA"
 WITH_BOXES = ("bccd", "coco", "coco_mini")
 SIDE = 416  # pixels, of the square that images with boxes are put in unless `data.size` says otherwise
+TEST_SHARE = 0.2  # of a set that is not divided
 
 # Mean and standard deviation of the training pixels, per channel, after division by 255 (digits: by 16).
 STATISTICS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
@@ -40,6 +45,19 @@ STATISTICS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
 }
 
 
+class Wanted(NamedTuple):
+    """What is asked of a data set; see `load`."""
+
+    train: int | None
+    test: int | None
+    seed: int
+    normalise: Normalisation
+    classes: Sequence[str] | None
+    own: bool
+    fit: Fit
+    test_share: float | None
+
+
 def load(
     name: str,
     root: Path | None,
@@ -53,48 +71,55 @@ def load(
     classes: Sequence[str] | None = None,
     own: bool = False,
     size: int | None = None,
+    channels: int | None = None,
+    test_share: float | None = None,
 ) -> Dataset:
-    """A data set by name, by the path of a folder, or from a user's "module:function".
+    """A data set by name, by the path of a folder or a file, or from a user's "module:function".
 
     Named sets are folders of files in `root`, or else in the folder that the environment variable
     CATCHMENT_DATA names. `train` and `test` limit the samples: that many are drawn with `seed`, and only
-    these are decoded. A user's function gets `root` and `seed` if it names them, and returns a `Dataset`.
+    these are decoded. A user's function gets `root` and `seed` if it names them, and returns a `Dataset`, or a data set
+    of PyTorch or Hugging Face.
 
     `classes` are the names of the classes in the order of their numbers, where the set does not say. With `own`,
     clients bring their training data: only the test part is loaded here, and the split `public` if the folder has one.
-    Images with boxes are put into squares of side `size`.
+    Images are scaled into squares of side `size`, and made grey or colour as `channels` (1 or 3) says. Of a set without
+    a test part the share `test_share` is for testing, drawn with `seed`.
     """
     if root is None and os.environ.get(VARIABLE):
         root = Path(os.environ[VARIABLE])
+    fit = Fit(size, channels)
+    halves = Normalisation(255, (0.5,), (0.5,))
+    wanted = Wanted(train, test, seed, halves, classes, own, fit, test_share)
     if name == "digits":
-        dataset = _limited(_digits(), train, test, seed)
+        dataset = _limited(_digits(), wanted)
     elif name in STATISTICS:
-        folder = _folder_of(name, root, download, own)
-        dataset = _from_folder(folder, train, test, seed, Normalisation(255, *STATISTICS[name]), classes, own, size)
-    elif "/" in name or Path(name).is_dir():
-        folder = Path(name).expanduser()
-        dataset = _from_folder(folder, train, test, seed, Normalisation(255, (0.5,), (0.5,)), classes, own, size)
+        known = Normalisation(255, *STATISTICS[name])
+        known = _of_grey(known) if channels == 1 else known
+        dataset = _from_files(_folder_of(name, root, download, own), wanted._replace(normalise=known))
+    elif "/" in name or Path(name).is_dir() or Path(name).is_file():
+        dataset = _from_files(Path(name).expanduser(), wanted)
     elif ":" in name:
-        dataset = call_with_known(resolve("data set", name, {}), root=root, seed=seed)
-        if not isinstance(dataset, Dataset):
+        found = call_with_known(resolve("data set", name, {}), root=root, seed=seed)
+        if is_given(found):
+            dataset = _from_source(source_of_given(found), wanted)
+        elif isinstance(found, Dataset):
+            dataset = _limited(found, wanted)
+        else:
             raise DataError(
-                f'data set "{name}" returned {type(dataset).__name__}, expected a catchment.data.Dataset; '
+                f'data set "{name}" returned {type(found).__name__}, expected a catchment.data.Dataset; '
                 "Dataset.of makes one from arrays"
             )
-        dataset = _limited(dataset, train, test, seed)
     else:
         raise ExperimentError(
             f'unknown data set "{name}" (not a folder or "module:function" either); {did_you_mean(name, STATISTICS)}'
-        )
-    if size is not None and dataset.task is not DETECTION:
-        raise DataError(
-            f'data.size is {size}, but only images with boxes are resized, and "{name}" has none; leave it out'
         )
     if own:
         dataset = replace(dataset, train=dataset.train.select(torch.arange(0)))
     for part, samples in (("train", dataset.train), ("test", dataset.test)):
         if not len(samples) and not (own and part == "train"):
             raise DataError(f"the {part} part has no samples")
+        _check_finite(samples, part)
     if classes is not None and dataset.classes != tuple(classes):
         raise DataError(
             f'data.classes is {", ".join(classes)}, but data set "{name}" has its own: {", ".join(dataset.classes)}; '
@@ -103,13 +128,46 @@ def load(
     return with_statistics(dataset, mean, std)
 
 
-def _limited(dataset: Dataset, train: int | None, test: int | None, seed: int) -> Dataset:
-    """At most `train` and `test` samples, as views."""
+def _of_grey(normalise: Normalisation) -> Normalisation:
+    """What is for the channels of colour images, for the same images in grey."""
+    return replace(normalise, mean=(fmean(normalise.mean),), std=(fmean(normalise.std),))
+
+
+def _check_finite(samples: Samples, part: str) -> None:
+    """Refuse images with numbers that are none."""
+    if samples.images.dtype == torch.uint8 or samples.images.isfinite().all():
+        return
+    bad = int((~samples.images[samples.index].isfinite().flatten(1).all(1)).sum())
+    if bad:
+        raise DataError(
+            f"{bad:,} of {len(samples):,} {part} images have pixels that are NaN or infinite; leave them out, or "
+            "replace the pixels"
+        )
+
+
+def _limited(dataset: Dataset, wanted: Wanted) -> Dataset:
+    """A set with a test part of its own: at most so many samples, as views, and images as they are wanted."""
+    if wanted.test_share is not None:
+        raise _has_tests(wanted.test_share, "the data set")
     parts = []
-    for part, samples, limit in (("train", dataset.train, train), ("test", dataset.test, test)):
-        rows = _drawn(part, len(samples), limit, seed)
+    for part, samples, limit in (("train", dataset.train, wanted.train), ("test", dataset.test, wanted.test)):
+        rows = _drawn(part, len(samples), limit, wanted.seed)
         parts.append(samples if limit is None else samples.select(torch.from_numpy(rows)))
-    return replace(dataset, train=parts[0], test=parts[1])
+    limited = replace(dataset, train=parts[0], test=parts[1])
+    if wanted.fit == AS_THEY_COME:
+        return limited
+    if dataset.task is not CLASSIFICATION:
+        raise DataError(
+            f"data.size and data.channels are for classification, and the task is {dataset.task.name}; make the images "
+            "of the data set as you want them, and leave both out"
+        )
+    fitted = [replace(part, images=wanted.fit(part.images)) for part in parts]
+    normalise = _of_grey(dataset.normalise) if wanted.fit.channels == 1 else dataset.normalise
+    return replace(limited, train=fitted[0], test=fitted[1], normalise=normalise)
+
+
+def _has_tests(share: float, place: str) -> DataError:
+    return DataError(f"data.test_share is {share}, but {place} has a test part of its own; leave it out")
 
 
 def _drawn(part: str, available: int, limit: int | None, seed: int) -> NDArray[np.int64]:
@@ -160,66 +218,85 @@ def _folder_of(name: str, root: Path | None, download: bool, own: bool) -> Path:
     return folder
 
 
-def _from_folder(
-    folder: Path,
-    train_limit: int | None,
-    test_limit: int | None,
-    seed: int,
-    normalise: Normalisation,
-    classes: Sequence[str] | None,
-    own: bool,
-    size: int | None,
-) -> Dataset:
-    """A data set from a folder; without a test split its validation split is used for testing."""
-    tests = find_boxes(folder, "test") or find_boxes(folder, "validation")
-    if tests is not None:
-        return _with_boxes(folder, tests, train_limit, test_limit, seed, normalise, classes, own, size or SIDE)
-    splits = {} if own else {"train": find_split(folder, "train")}
-    splits["test"] = find_split(folder, "test") or find_split(folder, "validation")
-    if own and (public := find_split(folder, "public")):
-        splits["public"] = public
-    there = {part: split for part, split in splits.items() if split is not None}
-    if "train" in splits and "train" not in there:
+def _from_files(place: Path, wanted: Wanted) -> Dataset:
+    """A data set from a folder or a file; without a test split its validation split is used for testing."""
+    if not place.exists():
+        raise DataError(f"there is no folder or file {place}, which was given as a data set")
+    tests = (find_boxes(place, "test") or find_boxes(place, "validation")) if place.is_dir() else None
+    return _from_source(source_of_files(place), wanted) if tests is None else _with_boxes(place, tests, wanted)
+
+
+def _from_source(source: Source, wanted: Wanted) -> Dataset:
+    there = _splits(source, wanted)
+    names, labels = _classes(list(there.values()), wanted.classes)
+    limits = {"train": wanted.train, "test": wanted.test}
+    rows = {part: _drawn(part, len(own), limits.get(part), wanted.seed) for part, own in zip(there, labels)}
+    found = {part: split.images(rows[part], wanted.fit) for part, split in there.items()}
+    sizes = {part: pixels.images.shape[2:] for part, pixels in found.items()}
+    if len(set(sizes.values())) > 1:
+        sides = ", ".join(f"{part} images {width} x {height}" for part, (height, width) in sizes.items())
         raise DataError(
-            f"there is no train.parquet or train.npz in {folder}, which was given as the folder of a data set"
+            f"{source.place} has {sides} pixels; all images of a set must have one size: set data.size, such as "
+            f"{min(map(min, sizes.values()))}, to scale them into squares"
         )
-    if "test" not in there:
-        found = "has a train split but no" if there else "has no"
-        raise DataError(f"{folder} {found} test or validation split (test.parquet or test.npz)")
-    names, labels = _classes(list(there.values()), classes)
-    limits = {"train": train_limit, "test": test_limit}
-    rows = {part: _drawn(part, len(own), limits.get(part), seed) for part, own in zip(there, labels)}
-    images = {part: split.images(rows[part]) for part, split in there.items()}
-    channels = max(pixels.shape[1] for pixels in images.values())  # one colour image makes the set colour
-    parts = {part: samples_of(images[part], own[rows[part]], channels) for part, own in zip(there, labels)}
+    channels = max(pixels.images.shape[1] for pixels in found.values())  # one colour image makes the set colour
+    parts = {part: samples_of(pixels, own[rows[part]], channels) for (part, pixels), own in zip(found.items(), labels)}
     nothing = parts["test"].images[:0], parts["test"].labels[:0], torch.arange(0)
-    return Dataset(parts.get("train") or Samples(*nothing), parts["test"], names, normalise, parts.get("public"))
+    return Dataset(
+        parts.get("train") or Samples(*nothing),
+        parts["test"],
+        names,
+        wanted.normalise,
+        parts.get("public"),
+        faults={fault: count for part, pixels in found.items() for fault, count in left_out(pixels, part).items()},
+    )
 
 
-def _with_boxes(
-    folder: Path,
-    tests: BoxSplit,
-    train_limit: int | None,
-    test_limit: int | None,
-    seed: int,
-    normalise: Normalisation,
-    classes: Sequence[str] | None,
-    own: bool,
-    side: int,
-) -> Dataset:
+def _splits(source: Source, wanted: Wanted) -> dict[str, Split]:
+    """What is to be read, by the name of its part."""
+    train, whole = None, None
+    if not wanted.own:
+        train = source.split("train")
+        whole = source.whole() if train is None else None
+        train = train or whole
+        if train is None:
+            raise DataError(
+                f"there is no train split in {source.place}, which was given as a data set; "
+                f"{FORMS.replace('TRAIN', 'train')} is expected, or images as CLASS/*.png"
+            )
+    test = source.split("test") or source.split("validation")
+    if test is not None and wanted.test_share is not None:
+        raise _has_tests(wanted.test_share, source.place)
+    if train is not None and test is None and (whole or wanted.test_share is not None):
+        train, test = cut(train, TEST_SHARE if wanted.test_share is None else wanted.test_share, wanted.seed)
+    if test is None:
+        found = "has no" if train is None else "has a train split but no"
+        instead = "" if train is None else ", or data.test_share, such as 0.2, to test on a share of the train split"
+        raise DataError(f"{source.place} {found} test or validation split ({FORMS.replace('TRAIN', 'test')}{instead})")
+    public = source.split("public") if wanted.own else None
+    parts = {"train": train, "test": test, "public": public}
+    return {part: split for part, split in parts.items() if split is not None}
+
+
+def _with_boxes(folder: Path, tests: BoxSplit, wanted: Wanted) -> Dataset:
     """A data set of images with boxes; its classes are those of the test split, unless they are given."""
-    names = tests.names if classes is None else tuple(classes)
+    if wanted.fit.channels is not None or wanted.test_share is not None:
+        raise DataError(
+            f"data.channels and data.test_share are not for images with boxes, as in {folder}; leave both out"
+        )
+    names = tests.names if wanted.classes is None else tuple(wanted.classes)
     if names is None:
         raise DataError(f"{tests.files[0]} does not name its categories; set data.classes")
-    test, faults = _read(tests, "test", names, test_limit, seed, side)
+    side = wanted.fit.side or SIDE
+    test, faults = _read(tests, "test", names, wanted.test, wanted.seed, side)
     train = test.select(torch.arange(0))
-    if not own:
+    if not wanted.own:
         split = find_boxes(folder, "train")
         if split is None:
             raise DataError(f"{folder} has a test or validation split with boxes, but no train split with boxes")
-        train, more = _read(split, "train", names, train_limit, seed, side)
+        train, more = _read(split, "train", names, wanted.train, wanted.seed, side)
         faults = more | faults
-    return Dataset(train, test, names, normalise, task=DETECTION, faults=faults)
+    return Dataset(train, test, names, wanted.normalise, task=DETECTION, faults=faults)
 
 
 def _read(
@@ -229,11 +306,18 @@ def _read(
     return samples, {f"{part}: {fault}": count for fault, count in faults.items() if count}
 
 
-def samples_of(images: NDArray[np.uint8], labels: NDArray[np.int64], channels: int) -> Samples:
-    """All rows of arrays; grey images become as many channels as wanted."""
+def samples_of(pixels: Pixels, labels: NDArray[np.int64], channels: int) -> Samples:
+    """The images that there are, with their labels; grey images become as many channels as wanted."""
+    images = pixels.images
     if images.shape[1] != channels:
         images = np.repeat(images, channels, axis=1)
-    return Samples(torch.from_numpy(images), torch.from_numpy(labels), torch.arange(len(labels)))
+    return Samples(torch.from_numpy(images), torch.from_numpy(labels[pixels.kept]), torch.arange(len(images)))
+
+
+def left_out(pixels: Pixels, part: str) -> dict[str, int]:
+    """What of a part is not there and why, in words, and how many images that are."""
+    count, some = len(pixels.left_out), "; ".join(pixels.left_out[:3])
+    return {f"{part}: images left out ({some}{'; ...' if count > 3 else ''})": count} if count else {}
 
 
 def _classes(splits: Sequence[Split], given: Sequence[str] | None) -> tuple[tuple[str, ...], list[NDArray[np.int64]]]:
@@ -244,9 +328,7 @@ def _classes(splits: Sequence[Split], given: Sequence[str] | None) -> tuple[tupl
     labels = [split.labels() for split in splits]
     for split, own in zip(splits, labels):
         if (own.dtype.kind == "U") != (labels[0].dtype.kind == "U"):
-            raise DataError(
-                f"labels are text in one of {splits[0].files[0]} and {split.files[0]} and numbers in the other"
-            )
+            raise DataError(f"labels are text in one of {splits[0].place} and {split.place} and numbers in the other")
     values = np.unique(np.concatenate(labels))
     return tuple(str(value) for value in values), [np.searchsorted(values, own) for own in labels]
 
@@ -264,13 +346,13 @@ def numbered(split: Split, classes: Sequence[str]) -> NDArray[np.int64]:
     unnamed = np.flatnonzero((labels < 0) | (labels >= len(names)))
     if len(unnamed):
         raise DataError(
-            f"row {unnamed[0]} of the split in {split.files[0]} has {split.label} {labels[unnamed[0]]}, but "
+            f"row {unnamed[0]} of the split in {split.place} has {split.label} {labels[unnamed[0]]}, but "
             f"{len(names)} classes are numbered 0 to {len(names) - 1}"
         )
     strange = sorted({names[label] for label in np.unique(labels)} - set(classes))
     if strange:
         raise DataError(
-            f"{split.files[0]} has samples of {', '.join(strange[:4])}, but the classes are {', '.join(classes)}"
+            f"{split.place} has samples of {', '.join(strange[:4])}, but the classes are {', '.join(classes)}"
         )
     position = {name: number for number, name in enumerate(classes)}
     return np.take([position.get(name, -1) for name in names], labels).astype(np.int64)

@@ -16,6 +16,7 @@ from catchment.core.versions import StoredVersions
 from catchment.core.worker import WorkerCache
 from catchment.core.world import World
 from catchment.data.division import own_division
+from catchment.data.fitting import Fit
 from catchment.device.consent import Proposal
 from catchment.device.disk import Announcement, Disk, RunFolder, approve, approved
 from catchment.device.policy import Policy, Refusal, digest
@@ -281,7 +282,10 @@ class RealDevice:
             if experiment.data.own:
                 if self._policy.data is None:
                     raise DataError("the policy does not say where this client's own data are; set data")
-                division = own_division(self._policy.data, form, self.client, experiment.data.clients)
+                fit = Fit(experiment.data.size, experiment.data.channels)
+                division = own_division(self._policy.data, form, self.client, experiment.data.clients, fit)
+                for fault, count in division.dataset.faults.items():
+                    self._tell(f"{fault}: {count:,}")
             else:
                 division = experiment.divide()
             if (division.dataset.shape, division.dataset.classes) != (form.shape, form.classes):

@@ -1,4 +1,4 @@
-"""What must be said of a run's accuracy: what a constant answer reaches, and who does not beat it."""
+"""What must be said of a run: what a constant answer reaches, who does not beat it, and what was wrong in the data."""
 
 from __future__ import annotations
 
@@ -57,6 +57,12 @@ def not_beaten(runs: Sequence[RunFiles]) -> list[str]:
                 f"{label}: the models of {len(below)} of {len(_client_accuracies(run))} clients do not beat {constant}."
             )
     return found
+
+
+def wrong_in_data(runs: Sequence[RunFiles]) -> list[str]:
+    """A sentence for each thing that was wrong in the files of a run's data."""
+    told = ((label, run.outcome.data) for label, run in zip(labels(runs), runs))
+    return [f"{label}: {fault}: {count:,}." for label, data in told if data for fault, count in data.faults.items()]
 
 
 def _client_accuracies(run: RunFiles) -> list[float]:

@@ -114,7 +114,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "no rows": ({"images": GREY[:0], "labels": LABELS[:0]}, r"train\.npz has no rows"),
     "one label less": ({"images": GREY, "labels": LABELS[:3]}, r"train\.npz has 4 images and 3 labels"),
     "labels that are floats": ({"images": GREY, "labels": LABELS / 2}, r"labels of .* are float64 of shape \[4\]"),
-    "labels in a table": ({"images": GREY, "labels": LABELS[:, None]}, r"labels of .* are int64 of shape \[4, 1\]"),
+    "labels in a table": ({"images": GREY, "labels": np.eye(4, 2)}, r"labels of .* are float64 of shape \[4, 2\]"),
     "objects": (
         {"images": GREY, "labels": np.array([0, 1, None, 1], dtype=object)},
         r"is damaged or is not a file of NumPy arrays \(Object arrays cannot be loaded",

@@ -58,7 +58,7 @@ def test_named_sets_and_functions_keep_only_what_a_server_has(tmp_path: Path) ->
     assert load("mnist", tmp_path, train=None, test=None, seed=0, own=True).normalise.mean == (0.1307,)
     with pytest.raises(DataError, match=r'"kmnist" is not at .* \(no test\.parquet or test\.npz there\)'):
         load("kmnist", tmp_path, train=None, test=None, seed=0, own=True)
-    with pytest.raises(DataError, match=r"mnist/none has no test or validation split"):
+    with pytest.raises(DataError, match=r"there is no folder or file .*mnist/none"):
         server(tmp_path / "mnist/none")
 
 
@@ -136,9 +136,7 @@ def test_data_that_do_not_fit_the_servers_are_refused(
 
 
 def test_an_empty_folder_and_other_public_data_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(
-        DataError, match=r"no train\.parquet or train\.npz in .*, which was given as the data of a client"
-    ):
+    with pytest.raises(DataError, match=r"no train split in .*, which was given as the data of a client; train\.npz, "):
         own_division(tmp_path, FORM, 0, 1)
     save(tmp_path / "train.npz", [0, 1])
     form = Form(FORM.shape, FORM.classes, FORM.normalise, public=3)

@@ -111,19 +111,32 @@ def test_arrays_that_cannot_be_shared_are_copied() -> None:
     assert dataset.train.images[0, 0].equal(dataset.test.images[2, 0])
 
 
+def test_labels_in_a_column_and_channels_last_are_understood() -> None:
+    colour = np.random.default_rng(0).integers(0, 256, (3, 6, 5, 3), dtype=np.uint8)
+    dataset = Dataset.of(colour, [[0], [1], [1]], colour[:2], [[1], [0]])
+    assert dataset.train.images.equal(torch.from_numpy(colour).permute(0, 3, 1, 2))
+    assert dataset.train.images.is_contiguous()
+    assert dataset.train.targets.tolist() == [0, 1, 1]
+    assert Dataset.of(grey(2)[..., None], [0, 1], grey(2), [0, 1]).shape == (1, 6, 5)
+    assert (
+        Dataset.of(colour[:, :3, :3], [0, 1, 1], colour[:, :3, :3], [0, 1, 1]).train.images[0, 1, 0, 2]
+        == colour[0, 1, 0, 2]
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
         ((grey(3), [0, 1], grey(2), [0, 1]), "train part: 3 images came with 2 labels"),
         ((grey(2), [0, 1], grey(2), [0, 1, 1]), "test part: 2 images came with 3 labels"),
         ((grey(2), [0.5, 1], grey(2), [0, 1]), r"train labels are float64 of shape \[2\], expected whole numbers"),
-        ((grey(2), [[0], [1]], grey(2), [0, 1]), r"train part: labels are int64 of shape \[2, 1\]"),
+        ((grey(2), [[0, 1], [1, 0]], grey(2), [0, 1]), r"train part: labels are int64 of shape \[2, 2\]"),
         ((grey(2).astype(int), [0, 1], grey(2), [0, 1]), "train part: images are int64"),
         ((grey(2), [0, -1], grey(2), [0, 1]), "train part: labels run from -1 to 0, but 2 classes are numbered 0 to 1"),
         ((grey(2), [0, 1], grey(2), [0, 2], ["a", "b"]), "test part: labels run from 0 to 2, but 2 classes"),
         ((grey(2)[:0], np.zeros(0, int), grey(2), [0, 2]), "the train part has no samples"),
         ((grey(2), [0, 1], grey(2)[:, :4], [0, 1]), r"train images are \[1, 6, 5\] but test images are \[1, 4, 5\]"),
-        ((np.zeros((2, 8, 8, 3), np.uint8), [0, 1], grey(2), [0, 1]), r"looks like \[N, H, W, C\]"),
+        ((np.zeros((2, 3, 8, 1), np.uint8), [0, 1], grey(2), [0, 1]), r"may be \[N, C, H, W\] or \[N, H, W, C\]"),
         ((grey(2), [0, 1], grey(2), [0, 1], None, (0.1, 0.2), (1, 1)), "has 2 means but images have 1 channels"),
         ((grey(2), ["cat", "dog"], grey(2), [0, 1]), r"^train labels are <U3 of shape \[2\], and numbers are expected; "
                                                      r"classes, labels = numpy\.unique\(labels, return_inverse=True\)"),
