@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 
 from catchment.config.experiment import Experiment
 from catchment.report import human_bytes, summary_table, write_report
-from catchment.report.verdicts import NAMES, not_beaten, wrong_in_data
+from catchment.report.verdicts import NAMES, fallen, not_beaten, wrong_in_data
 from catchment.runs.loop import Observer
 from catchment.runs.reading import RunFiles
 
@@ -81,6 +81,6 @@ def show_runs(directories: list[Path], out: Path | None = None) -> None:
     """The table of results and the path of the report."""
     runs = [RunFiles.read(directory) for directory in directories]
     console.print(summary_table(runs, console.width))
-    say_sentences((*not_beaten(runs), *wrong_in_data(runs)))
+    say_sentences((*not_beaten(runs), *fallen(runs), *wrong_in_data(runs)))
     path = write_report(runs, out or directories[0] / "report.html")
     console.print(f"report: {path}", highlight=False, soft_wrap=True)

@@ -8,7 +8,7 @@ from catchment.report.cells import run_column
 from catchment.report.parts import Alert, Note, Part, Table
 from catchment.report.showing import percent, shortened
 from catchment.report.tables import Column
-from catchment.report.verdicts import not_beaten, wrong_in_data
+from catchment.report.verdicts import fallen, not_beaten, wrong_in_data
 from catchment.runs.reading import RunFiles, labels
 
 ROWS = 100  # at most this many classes are listed
@@ -31,8 +31,8 @@ _NOTE = (
 
 
 def alerts(runs: Sequence[RunFiles]) -> list[Part]:
-    """Models that are no better than a constant answer, and what was wrong in the data."""
-    return [Alert(sentence) for sentence in (*not_beaten(runs), *wrong_in_data(runs))]
+    """Models no better than a constant answer, runs that ended below an earlier round, and what was wrong in the data."""
+    return [Alert(sentence) for sentence in (*not_beaten(runs), *fallen(runs), *wrong_in_data(runs))]
 
 
 def numbers(runs: Sequence[RunFiles]) -> list[Part]:

@@ -1,12 +1,12 @@
-"""What must be said of a run: what a constant answer reaches, who does not beat it, and what was wrong in the data."""
+"""What must be said of a run: what a constant answer reaches, who does not beat it, who fell, what was wrong in the data."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from catchment.report.showing import percent
-from catchment.runs.reading import RunFiles, labels
-from catchment.runs.records import Result, Round
+from catchment.runs.reading import RunFiles, labels, number_of, shown_headline
+from catchment.runs.records import LOWER_IS_BETTER, Plan, Result, Round
 
 NAMES = {
     "accuracy": "accuracy",
@@ -63,6 +63,39 @@ def wrong_in_data(runs: Sequence[RunFiles]) -> list[str]:
     """A sentence for each thing that was wrong in the files of a run's data."""
     told = ((label, run.outcome.data) for label, run in zip(labels(runs), runs))
     return [f"{label}: {fault}: {count:,}." for label, data in told if data for fault, count in data.faults.items()]
+
+
+def fallen(runs: Sequence[RunFiles]) -> list[str]:
+    """A sentence for each run that ended below an earlier round."""
+    return [
+        f"{label}: {sentence}"
+        for label, run in zip(labels(runs), runs)
+        if run.result is not None and (sentence := fall(run.plan, run.result))
+    ]
+
+
+def fall(plan: Plan, result: Result) -> str:
+    """From which round on a run fell, how far, and what usually helps; "" if it did not."""
+    headline = "accuracy" if plan.evaluation is None else plan.evaluation.headline
+    name = shown_headline(result, headline)
+    end = number_of(result, name)
+    if result.fall is None or end is None:
+        return ""
+    worse = "rises" if name in LOWER_IS_BETTER else "falls"
+    return (
+        f"{NAMES.get(name, name)} {worse} after round {result.fall.from_round}, by {percent(result.fall.by)} points to "
+        f"{percent(end)} % at the end; what usually helps: {_help(plan)}."
+    )
+
+
+def _help(plan: Plan) -> str:
+    options, partition = plan.method.options, plan.data.partition or {}
+    if plan.method.name == "fedgkt" and partition.get("name", "iid") != "iid":
+        quieter = ', method.distill = "server-to-edge",' if options.get("distill") == "both" else ","
+        slower = "a lower rate of the extractors (method.extractor_rate)"
+        return f"{slower}{quieter} or fewer rounds"
+    falling = 'a rate that falls (optimizer.client.schedule.name = "cosine")'
+    return f"{falling}, a moving average (evaluation.average), or fewer rounds"
 
 
 def _client_accuracies(run: RunFiles) -> list[float]:

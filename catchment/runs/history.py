@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from catchment.runs.reading import number_of, shown_headline
 from catchment.runs.records import Best, Inversion, Round
 
 
@@ -11,8 +12,10 @@ from catchment.runs.records import Best, Inversion, Round
 class History:
     """The rounds so far, as far as the next ones and the result need them."""
 
+    headline: str = "accuracy"  # of the experiment
     last: Round | None = None
     best: Best | None = None  # the first of the highest accuracies
+    curve: list[tuple[int, float]] = field(default_factory=list)  # evaluated rounds and their headline
     validation: list[float] = field(default_factory=list)  # accuracies of the rounds that were validated
     probes: list[Inversion] = field(default_factory=list)
     _strengths: dict[tuple[tuple[str, float], ...], dict[str, float]] = field(default_factory=dict)
@@ -27,6 +30,8 @@ class History:
         self.last = record
         if record.accuracy is not None and (self.best is None or record.accuracy > self.best.accuracy):
             self.best = Best(accuracy=record.accuracy, round=record.round)
+        if (value := number_of(record, shown_headline(record, self.headline))) is not None:
+            self.curve.append((record.round, value))
         if record.validation is not None:
             self.validation.append(record.validation)
         if record.probe is not None:

@@ -104,7 +104,7 @@ class _Run:
             measured=experiment.evaluation.clients,
         )
         self.checkpoints = None if directory is None else Checkpoints(directory / "checkpoints")
-        self.history = History()
+        self.history = History(experiment.evaluation.headline)
         self.rounds = Journal(None if directory is None else directory / ROUNDS, Round)
         self.crossings = Journal(None if directory is None else directory / LEDGER, LedgerRound)
         self.directory = directory
@@ -325,6 +325,7 @@ class _Run:
             options={key: value for key, value in self.experiment.method.items() if key != "name"},
             accuracy=final.accuracy,
             best=self.history.best,
+            fall=summary.fall(self.history, final, self.world),
             scores=final.scores,
             recall=final.recall,
             confusion=final.confusion,

@@ -41,6 +41,11 @@ def number_of(record: Round | Result, name: str) -> float | None:
     return record.accuracy if name == "accuracy" else record.scores.get(name)
 
 
+def shown_headline(record: Round | Result, headline: str) -> str:
+    """The headline, or `"accuracy"` where that was not measured."""
+    return "accuracy" if number_of(record, headline) is None else headline
+
+
 @dataclass(frozen=True)
 class RunFiles:
     """The files of one run, finished or not."""

@@ -204,6 +204,14 @@ def best_of(rounds: Iterable[Round]) -> Best | None:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Fall:
+    """How far a run ended below an earlier round, by more than chance explains (`catchment.runs.falling`)."""
+
+    from_round: int  # with the best headline, the last one if there are several
+    by: float  # of the headline, as it is measured: a share
+
+
+@dataclass(frozen=True, kw_only=True)
 class BytesByField:
     """Bytes of training by the field of the payload that they carried; "(framing)" is what is not a tensor."""
 
@@ -280,6 +288,7 @@ class Result:
     options: dict[str, Any] = field(default_factory=dict)  # of the method
     accuracy: float | None  # after the last round; None before the first evaluation
     best: Best | None
+    fall: Fall | None = None  # None: the run did not end below an earlier round, or is not over
     scores: dict[str, float] = field(default_factory=dict)
     recall: list[float | None] = field(default_factory=list)
     confusion: list[list[float]] = field(default_factory=list)

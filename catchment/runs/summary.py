@@ -14,6 +14,9 @@ from catchment.core.world import World
 from catchment.costs.ledger import Ledger
 from catchment.privacy.disclosure import disclosed
 from catchment.robust import AttackPlan
+from catchment.runs.falling import fall_of
+from catchment.runs.history import History
+from catchment.runs.reading import shown_headline
 from catchment.runs.records import (
     AttackRecord,
     ByClient,
@@ -21,9 +24,11 @@ from catchment.runs.records import (
     ClientScores,
     Costs,
     DataSizes,
+    Fall,
     LeavingField,
     ModelCosts,
     ModelScore,
+    Round,
     ServerScore,
     Spread,
 )
@@ -51,6 +56,15 @@ def measured(metrics: Metrics | None, world: World, expectations: Expectations |
         "more": dict(metrics.more),
         "self_reported": list(metrics.self_reported),
     }
+
+
+def fall(history: History, final: Round, world: World) -> Fall | None:
+    """How far the run ended below an earlier round; None if that may be chance."""
+    if history.best is None or history.best.accuracy <= final.scores.get("majority", -1.0):
+        return None  # a run that never beat a constant answer has nothing to fall from
+    name = shown_headline(final, history.headline)
+    is_share = name == "accuracy" and bool(final.recall)  # in detection, accuracy is not a share of images
+    return fall_of(history.curve, name, len(world.data.test) if is_share else None)
 
 
 def _by_client(found: Mapping[int, Quality], expectations: Expectations) -> ByClient:

@@ -9,12 +9,12 @@ from typing import Any
 
 from catchment.errors import CatchmentError, UserError
 from catchment.exchange.request import TRAINING
-from catchment.report.verdicts import NAMES, constant_answer
+from catchment.report.verdicts import NAMES, constant_answer, fall
 from catchment.runs.directory import EXPERIMENT, LEDGER, RESULT, ROUNDS
-from catchment.runs.journal import Lines
+from catchment.runs.journal import Lines, file_bytes, parsed
 from catchment.runs.presence import read_presence
 from catchment.runs.reading import number_of, read_plan
-from catchment.runs.records import LedgerRound, Round
+from catchment.runs.records import LedgerRound, Result, Round
 
 RECENT = 5  # rounds whose time says how long the others will take
 TROUBLE = ("late", "lost", "failed", "refused", "flagged", "suspended", "left", "revoked", "missing")
@@ -41,6 +41,7 @@ class Status:
     headline: str  # the number that the experiment wants to be shown first
     rounds: list[Round]
     finished: bool
+    fall: str  # from which round on a finished run fell, and what usually helps; "" if it did not
     changed: float  # when its last round ended, in seconds since 1970
 
     @staticmethod
@@ -49,6 +50,7 @@ class Status:
         plan = read_plan(directory)
         rounds = list(Lines(directory / ROUNDS, Round, may_be_torn=True))
         last = directory / (ROUNDS if rounds else EXPERIMENT)
+        result = directory / RESULT
         return Status(
             name=plan.name,
             method=plan.method.name,
@@ -56,7 +58,8 @@ class Status:
             clients=plan.data.clients,
             headline="accuracy" if plan.evaluation is None else plan.evaluation.headline,
             rounds=rounds,
-            finished=(directory / RESULT).exists(),
+            finished=result.exists(),
+            fall=fall(plan, parsed(Result, file_bytes(result), str(result))) if result.exists() else "",
             changed=last.stat().st_mtime,
         )
 
@@ -92,6 +95,7 @@ class Status:
             "share": None if last is None else number_of(last, self.shown),
             "constant": None if last is None else constant_answer(last, self.shown),
             "accuracy": None if last is None else last.accuracy,
+            "fall": self.fall,
             "up": sum(record.bytes.up for record in self.rounds),
             "down": sum(record.bytes.down for record in self.rounds),
             "seconds_left": self.seconds_left,

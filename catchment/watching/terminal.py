@@ -87,6 +87,8 @@ def _one(run: dict[str, Any]) -> Group:
             f"left: {left}"
         ),
     ]
+    if run["fall"]:
+        parts.append(Text(run["fall"], style="yellow"))
     if run["clients"]:
         table = Table("client", "now", "for", "last trouble", "rounds", "why")
         for row in run["clients"][:CLIENTS]:

@@ -5,7 +5,7 @@ import pytest
 from catchment.report import gains, markdown_table
 from catchment.report.page import html_report
 from catchment.report.showing import MISSING
-from catchment.report.verdicts import constant_answer, not_beaten, shared_headline
+from catchment.report.verdicts import constant_answer, fallen, not_beaten, shared_headline
 from catchment.runs.reading import RunFiles
 from catchment.runs.records import ByClient
 
@@ -41,6 +41,32 @@ def test_a_model_that_does_not_beat_the_majority_is_named(measured):
     assert not_beaten([same, better]) == [sentence]
     assert sentence in html_report([same, better])
     assert "does not beat" not in html_report([better])
+
+
+def test_a_run_that_fell_says_so_and_what_usually_helps(measured):
+    run = measured("down", fall={"from_round": 1, "by": 0.125})
+    (sentence,) = fallen([run])
+    assert sentence == (
+        "down: accuracy falls after round 1, by 12.50 points to 50.00 % at the end; what usually helps: a rate that "
+        'falls (optimizer.client.schedule.name = "cosine"), a moving average (evaluation.average), or fewer rounds.'
+    )
+    assert "accuracy falls after round 1, by 12.50 points" in html_report([run])
+    assert fallen([measured("up")]) == []
+
+
+def test_what_helps_fedgkt_where_classes_are_dealt_unevenly(measured):
+    run = measured("down", method="fedgkt", fall={"from_round": 1, "by": 0.125})
+    assert fallen([run])[0].endswith("a lower rate of the devices (optimizer.client.lr), or fewer rounds.")
+    toml = (run.directory / "experiment.toml").read_text()
+    (run.directory / "experiment.toml").write_text(toml.replace('"fedgkt"', '"fedgkt"\ndistill = "both"'))
+    quieter = '(optimizer.client.lr), method.distill = "server-to-edge", or fewer rounds.'
+    assert fallen([RunFiles.read(run.directory)])[0].endswith(quieter)
+
+
+def test_a_calibration_error_that_rises(measured):
+    more = {**SCORES, "calibration_error": 0.25}
+    run = measured("worse", headline="calibration_error", scores=more, fall={"from_round": 2, "by": 0.0625})
+    assert fallen([run])[0].startswith("worse: calibration error rises after round 2, by 6.25 points to 25.00 %")
 
 
 def test_clients_that_do_not_beat_it_are_counted(measured):

@@ -51,6 +51,17 @@ def test_time_left_is_that_of_the_last_rounds(place):
     assert Status.read(place / "done").seconds_left == 0.0
 
 
+def test_a_finished_run_that_fell_says_so(place, tmp_path):
+    shutil.copytree(place / "done", tmp_path / "done")
+    assert details(tmp_path / "done")["fall"] == ""
+    result = json.loads((tmp_path / "done" / "result.json").read_text())
+    (tmp_path / "done" / "result.json").write_text(json.dumps({**result, "fall": {"from_round": 2, "by": 0.25}}))
+    assert details(tmp_path / "done")["fall"].startswith("accuracy falls after round 2, by 25.00 points")
+    shown = io.StringIO()
+    watch_in_terminal(tmp_path / "done", Console(file=shown, width=100))
+    assert "accuracy falls after round 2, by 25.00 points" in shown.getvalue()
+
+
 def test_runs_are_found_alone_and_below(place):
     assert list(find_runs(place)) == ["done", "half"]
     assert list(find_runs(place / "done")) == ["done"]
