@@ -9,6 +9,7 @@ from itertools import accumulate, pairwise
 
 from catchment.errors import needs
 from catchment.report.byte_figures import bytes_by_tensor, bytes_per_client, bytes_per_round
+from catchment.report.clock import clock_name, clock_note
 from catchment.report.curves import curves, round_numbers, training_bytes
 from catchment.report.drawing import (
     BLACK,
@@ -40,7 +41,6 @@ with needs("a report", "research"):
     from matplotlib.axes import Axes
 
 EVENTS = {"lost": VERMILLION, "late": ORANGE, "failed": BLACK, "refused": PURPLE}
-VIRTUAL_TIME = "The time that the simulated devices would have needed; runs on ideal devices need none."
 
 
 def drawings(runs: Sequence[RunFiles]) -> list[Drawing]:
@@ -49,13 +49,13 @@ def drawings(runs: Sequence[RunFiles]) -> list[Drawing]:
         headline_per_round(runs),
         accuracy_per_round(runs),
         accuracy_per_byte(runs),
-        accuracy_per_virtual_second(runs),
+        accuracy_per_second(runs),
         bytes_per_round(runs),
         bytes_by_tensor(runs[0]) if len(runs) == 1 else None,
         bytes_per_client(runs[0]) if len(runs) == 1 else None,
         notes_per_round(runs[0]) if len(runs) == 1 else None,
         events_per_round(runs),
-        virtual_time_per_round(runs),
+        time_per_round(runs),
         *(further_per_round(runs[0]) if len(runs) == 1 else []),
     ]
     return [drawing for drawing in found if drawing is not None]
@@ -135,8 +135,8 @@ def accuracy_per_byte(runs: Sequence[RunFiles]) -> Drawing | None:
     return Drawing(f"{_title(name)} against bytes", "Up and down together, without evaluation.", draw)
 
 
-def accuracy_per_virtual_second(runs: Sequence[RunFiles]) -> Drawing | None:
-    """The headline against the time that the simulated devices have needed until then."""
+def accuracy_per_second(runs: Sequence[RunFiles]) -> Drawing | None:
+    """The headline against the time that devices have needed until then."""
     name = shared_headline(runs)
 
     def points(run: RunFiles) -> tuple[list[float], list[float]]:
@@ -149,10 +149,10 @@ def accuracy_per_virtual_second(runs: Sequence[RunFiles]) -> Drawing | None:
     def draw(axes: Axes) -> None:
         unit = fitting(max(max(curve.x) for curve in lines), SECONDS)
         plot(axes, [curve._replace(x=[value / unit.size for value in curve.x]) for curve in lines])
-        set_label(axes, "x", "virtual time", unit.name)
+        set_label(axes, "x", clock_name(runs), unit.name)
         _share_axis(axes, runs, name)
 
-    return Drawing(f"{_title(name)} against virtual time", VIRTUAL_TIME, draw)
+    return Drawing(f"{_title(name)} against {clock_name(runs)}", clock_note(runs), draw)
 
 
 def _own_accuracy(axes: Axes, run: RunFiles) -> None:
@@ -273,8 +273,8 @@ def _troubles(record: Round) -> Counter[str]:
     return Counter(event.what for event in record.events if event.what in TROUBLES)
 
 
-def virtual_time_per_round(runs: Sequence[RunFiles]) -> Drawing | None:
-    """The time that the simulated devices needed for each round."""
+def time_per_round(runs: Sequence[RunFiles]) -> Drawing | None:
+    """The time that devices needed for each round."""
 
     def points(run: RunFiles) -> tuple[list[float], list[float]]:
         clock = [0.0, *(record.virtual_seconds for record in run.rounds)]
@@ -288,11 +288,11 @@ def virtual_time_per_round(runs: Sequence[RunFiles]) -> Drawing | None:
         unit = fitting(max(max(curve.y) for curve in lines), SECONDS)
         scaled = [curve._replace(y=[value / unit.size for value in curve.y]) for curve in lines]
         if len(runs) == 1:
-            stacked(axes, scaled[0].x, {"virtual time": scaled[0].y}, [GREEN])
+            stacked(axes, scaled[0].x, {clock_name(runs): scaled[0].y}, [GREEN])
         else:
             plot(axes, scaled)
         from_zero(axes)
         round_axis(axes)
-        set_label(axes, "y", "virtual time", unit.name)
+        set_label(axes, "y", clock_name(runs), unit.name)
 
-    return Drawing("Virtual time per round", VIRTUAL_TIME, draw)
+    return Drawing(f"{clock_name(runs).capitalize()} per round", clock_note(runs), draw)

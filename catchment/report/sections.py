@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from catchment.report import gains, quality, trust
 from catchment.report.cells import bytes_cell, counted, number_cell, run_column
+from catchment.report.clock import clock_name
 from catchment.report.parts import (
     Alert,
     Card,
@@ -91,7 +92,8 @@ def _number_cards(run: RunFiles) -> Cards:
         Card("wall time", human_seconds(outcome.seconds), _where(outcome.spent)),
     ]
     if outcome.virtual_seconds:
-        cards.append(Card("virtual time", human_seconds(outcome.virtual_seconds), "of simulated devices"))
+        where = "on real machines" if run.plan.engine == "flower" else "of simulated devices"
+        cards.append(Card(clock_name([run]), human_seconds(outcome.virtual_seconds), where))
     return Cards(cards)
 
 

@@ -11,6 +11,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from catchment.report.clock import clock_name
 from catchment.report.showing import MISSING, human_bytes, human_seconds, percent, printable
 from catchment.report.verdicts import NAMES, shared_headline
 from catchment.runs.reading import RunFiles, labels
@@ -59,7 +60,7 @@ def summary_columns(runs: Sequence[RunFiles]) -> list[Column]:
     if any(cell != MISSING for cell in said):
         columns.append(Column("self-reported", said, numeric=False))
     if any(outcome.virtual_seconds for outcome in outcomes):
-        columns.append(Column("virtual time", [human_seconds(outcome.virtual_seconds) for outcome in outcomes]))
+        columns.append(Column(clock_name(runs), [human_seconds(outcome.virtual_seconds) for outcome in outcomes]))
     troubles = [[getattr(outcome, what) for what in TROUBLES] for outcome in outcomes]
     if any(map(any, troubles)):
         columns.append(Column(", ".join(TROUBLES), [", ".join(map(str, counts)) for counts in troubles]))

@@ -160,7 +160,7 @@ class Round:
     bytes: Bytes
     seconds: float  # of wall time, since the record of the round before
     spent: Spent = field(default_factory=Spent)
-    virtual_seconds: float  # of the simulated devices, since the start of the run
+    virtual_seconds: float  # since the start of the run: of the simulated devices, or real ones over Flower
     events: list[Event]
     probe: Inversion | None = None
 
@@ -353,6 +353,7 @@ class Plan:
     name: str
     rounds: int
     seed: int = 0
+    engine: str = "inprocess"
     method: Named
     data: DataNamed
     aggregation: Named | None = None

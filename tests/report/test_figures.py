@@ -139,15 +139,15 @@ def test_events_by_kind(eventful):
 
 
 def test_virtual_time_is_that_of_each_round(eventful):
-    axes = drawn(figures.virtual_time_per_round([eventful]))
+    axes = drawn(figures.time_per_round([eventful]))
     assert bars(axes) == {"virtual time": [1.0, 2.0]}
     assert axes.get_ylabel() == "virtual time (min)"
-    axes = drawn(figures.accuracy_per_virtual_second([eventful]))
+    axes = drawn(figures.accuracy_per_second([eventful]))
     assert lines(axes) == {"eventful": ([1.0, 3.0], [25, 50])}
 
 
 def test_runs_without_events_or_virtual_time_are_left_out_there(run, eventful):
-    for make in (figures.events_per_round, figures.virtual_time_per_round):
+    for make in (figures.events_per_round, figures.time_per_round):
         assert list(lines(drawn(make([run, eventful])))) == ["eventful"]
 
 

@@ -6,6 +6,7 @@ import pytest
 from rich.console import Console
 
 from catchment.report import markdown_table, summary_table
+from catchment.report.page import html_report
 from catchment.runs.reading import RunFiles
 
 
@@ -80,6 +81,26 @@ def test_virtual_time_only_where_a_run_has_it(make_run, runs):
     assert "virtual time" not in markdown_table(runs)
     assert "virtual" in shown(summary_table([timed]))
     assert "virtual" not in shown(summary_table(runs))
+
+
+def real(directory):
+    """The run in a directory as one of real machines."""
+    toml = directory / "experiment.toml"
+    toml.write_text(toml.read_text().replace("\n\n", '\nengine = "flower"\n\n', 1))
+    return RunFiles.read(directory)
+
+
+def test_real_machines_have_real_time(make_run, parts):
+    rounds = [parts.round(1, accuracy=0.25, virtual_seconds=60.0), parts.round(2, accuracy=0.5, virtual_seconds=120.0)]
+    timed = {"rounds": rounds, "result": {"virtual_seconds": 120.0}}
+    here, there = RunFiles.read(make_run("here", **timed)), real(make_run("there", **timed))
+    assert [row["real time"] for row in cells(markdown_table([there]))] == ["2 min 00 s"]
+    assert "virtual time or real time" in markdown_table([here, there])
+    page = html_report([there])
+    assert all(words in page for words in ("real time", "on real machines", "Real time per round"))
+    assert "simulated" not in page
+    assert "virtual" not in page.lower()
+    assert "Virtual time per round" in html_report([here])
 
 
 def test_equal_clients_are_one_number_and_no_clients_none(make_run):
