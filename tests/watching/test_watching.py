@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import shutil
+import subprocess
 import time
 import urllib.error
 import urllib.request
@@ -215,3 +216,28 @@ def test_the_terminal_shows_the_same(place):
     text = console.file.getvalue()
     for words in ("2 of 4 rounds", "4.00 s", "late", "1 to 2", "<b>NaN</b>", "finished"):
         assert words in text
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
+@pytest.mark.parametrize(
+    ("points", "kind", "beside", "below"),
+    [
+        ("[[1, 0.12], [6, 0.98]]", "SHARES", ["0 %", "20 %", "40 %", "60 %", "80 %", "100 %"], [*"123456"]),
+        ("[[1, 0.971], [2, 0.984]]", "SHARES", ["97 %", "97.5 %", "98 %", "98.5 %"], ["1", "2"]),
+        ("[[5, 0.5], [10, 0.5]]", "SHARES", ["50 %"], [*"56789", "10"]),
+        ("[[1, 0], [2, 71000]]", "SIZES", ["0 B", "20.0 KiB", "40.0 KiB", "60.0 KiB", "80.0 KiB"], ["1", "2"]),
+    ],
+)  # fmt: skip
+def test_curves_have_axes(points, kind, beside, below):
+    script = server.page().partition("<script>")[2].partition("</script>")[0]
+    drawing = script[script.index("const BYTES") : script.index("const percent")]
+    drawing += script[script.index("function stepOf") : script.index("function cards")]
+    stubs = """
+        const make = (tag, attributes = {}, ...children) => ({...attributes, children});
+        const draw = () => ({append() {}});
+        const texts = part => part.children.filter(child => child.style).map(child => child.children[0]);
+    """
+    ask = f"const [plot] = curve({points}, '', {kind}).children;"
+    ask += "console.log(JSON.stringify(plot.children.filter(part => part.children).map(texts)))"
+    shown = subprocess.run(["node", "-e", stubs + drawing + ask], capture_output=True, text=True, check=True).stdout
+    assert json.loads(shown) == [beside, below]
