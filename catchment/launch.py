@@ -18,36 +18,45 @@ from catchment.runs.converter import Record
 from catchment.runs.directory import RESULT, begin, load_experiment
 from catchment.runs.loop import Observer, ignore, run_rounds
 
+Tell = Callable[[str], None]
+
 
 def run(
     experiment: Experiment,
     out: str | Path | None = None,
     *,
     observe: Observer | None = None,
+    tell: Tell | None = None,
     ranks: Ranks | None = None,
 ) -> Record:
     """Run an experiment and return its result; with `out`, keep everything in that directory.
 
-    `observe` is called with the record of every round. Records are dicts with the fields of `catchment.runs.records`.
+    `observe` is called with the record of every round, `tell` with sentences about what a run waits for whose clients
+    are other machines. Records are dicts with the fields of `catchment.runs.records`.
     """
     process.set_up()
     _check_job(experiment)
     if experiment.engine == "flower":
         with TemporaryDirectory() if out is None else nullcontext(out) as place:
-            return continue_run(experiment, begin(experiment, Path(place)), observe=observe)
+            return continue_run(experiment, begin(experiment, Path(place)), observe=observe, tell=tell)
     return _run_in_process(experiment, observe, ranks, lambda: None if out is None else begin(experiment, Path(out)))
 
 
-def resume(out: str | Path, *, observe: Observer | None = None) -> Record:
+def resume(out: str | Path, *, observe: Observer | None = None, tell: Tell | None = None) -> Record:
     """Resume the run in a directory from its last checkpoint; a finished run is left as it is."""
     directory = Path(out)
     if (directory / RESULT).exists():
         return json.loads((directory / RESULT).read_text())  # type: ignore[no-any-return]
-    return continue_run(load_experiment(directory), directory, observe=observe)
+    return continue_run(load_experiment(directory), directory, observe=observe, tell=tell)
 
 
 def continue_run(
-    experiment: Experiment, directory: Path, *, observe: Observer | None = None, ranks: Ranks | None = None
+    experiment: Experiment,
+    directory: Path,
+    *,
+    observe: Observer | None = None,
+    tell: Tell | None = None,
+    ranks: Ranks | None = None,
 ) -> Record:
     """Do the remaining rounds of the run in a directory, whose experiment is given."""
     process.set_up()
@@ -55,8 +64,12 @@ def continue_run(
     if experiment.engine == "flower":
         from catchment.flower.federation import federate
 
-        return federate(experiment, directory, observe or ignore)
+        return federate(experiment, directory, observe or ignore, tell or silent)
     return _run_in_process(experiment, observe, ranks, lambda: directory)
+
+
+def silent(sentence: str) -> None:
+    """Say nothing."""
 
 
 def _check_job(experiment: Experiment) -> None:

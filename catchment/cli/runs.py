@@ -33,7 +33,7 @@ def start(experiment: Experiment, out: Path | None, watch: bool = False) -> None
     occupied = (directory / "checkpoints").exists()
     try:
         with page_of(directory, watch), progress(experiment, directory) as observe:
-            launch.run(experiment, directory, observe=observe)
+            launch.run(experiment, directory, observe=observe, tell=say)
     except CatchmentError as error:
         if (directory / "checkpoints").exists() and not occupied:
             raise type(error)(f"{error}; what was finished is kept: catchment resume {directory}") from error
@@ -47,7 +47,7 @@ def resume(directory: RunDirectory, watch: Watch = False) -> None:
         experiment = load_experiment(directory)
         warn_about_keys(experiment)
         with page_of(directory, watch), progress(experiment, directory) as observe:
-            launch.continue_run(experiment, directory, observe=observe)
+            launch.continue_run(experiment, directory, observe=observe, tell=say)
     elif this_rank() is not None:
         Ranks().close()  # the others wait to be told that there is nothing to do
     show_runs([directory])

@@ -30,6 +30,7 @@ from catchment.version import __version__
 Fields = dict[str, str | int]
 Kind = TypeVar("Kind", str, int)
 HELLO_FIRST = "hello first"
+NOT_APPROVED = "nobody has approved this run on the device yet"
 LONGEST_KEY = 200
 LONGEST_TEXT = 10_000_000  # characters of an experiment
 GENERIC: tuple[tuple[type[BaseException], str], ...] = (
@@ -95,7 +96,10 @@ class RealDevice:
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            return {"error": self._refused(str(federation), str(kind), error)}, b""
+            refusal: Fields = {"error": self._refused(str(federation), str(kind), error)}
+            if refusal["error"] == NOT_APPROVED:  # so that the server can say whose owner it waits for
+                refusal["client"] = self.client
+            return refusal, b""
 
     # ---- greetings ----
 
@@ -159,7 +163,7 @@ class RealDevice:
             raise Refusal(
                 f"nobody has approved this run ({proposal.experiment.method['name']}, {proposal.experiment.rounds} "
                 f"rounds); to do so: catchment policy --approve {proposal.digest}",
-                "nobody has approved this run on the device yet",
+                NOT_APPROVED,
             )
         if proposal.digest in self._shown or not self._ask_person(proposal.summary(self._policy)):
             self._shown.add(proposal.digest)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from flwr.app import Message as Envelope
 
@@ -14,6 +14,13 @@ from catchment.flower.messages import EXPIRED, GONE, Fields, Grid, pack, read_re
 LOOK = 0.5  # seconds between two checks for nodes
 GREETING = 600.0  # seconds that a node has to answer a greeting; it may read its data first
 AGAIN = 30.0  # seconds after which a node that refused is greeted again
+
+
+class Excuse(NamedTuple):
+    """Why a node does not take part, and which client it is, if that is known."""
+
+    client: int | None
+    why: str
 
 
 class Attendance:
@@ -33,7 +40,7 @@ class Attendance:
         admits: Callable[[int], bool],
     ) -> None:
         self.nodes: dict[int, int] = {}  # client -> node
-        self.excuses: dict[int, str] = {}  # node -> why it does not take part
+        self.excuses: dict[int, Excuse] = {}  # of nodes that do not take part
         self.events: list[dict[str, Any]] = []
         self._grid = grid
         self._greeting = greeting
@@ -65,6 +72,17 @@ class Attendance:
         if client in self.nodes:
             return True
         return self._admits(client) and time.monotonic() - self._left.get(client, self._began) < self._wait
+
+    def absent(self) -> dict[int, str]:
+        """What is known of clients that are not connected: why they do not take part, or "" before their answer."""
+        owner = self._client_of or (lambda node: None)
+        unanswered = {client: "" for node in self._greetings.values() if (client := owner(node)) is not None}
+        known = {excuse.client: excuse.why for excuse in self.excuses.values() if excuse.client is not None}
+        return {client: why for client, why in (unanswered | known).items() if client not in self.nodes}
+
+    def has_key(self, client: int) -> bool:
+        """Whether a device may come as this client."""
+        return self._admits(client)
 
     def is_being_greeted(self, client: int) -> bool:
         """Whether a client's node has yet to answer a greeting."""
@@ -120,10 +138,10 @@ class Attendance:
         client, samples = said.fields.get("client"), said.fields.get("samples", 0)
         why = said.error or self._objection(node, client, samples)
         if why:
-            known = client if type(client) is int and 0 <= client < self._clients else None
-            if self.excuses.get(node) != why:
-                self.note("refused", known, f"node {node} may not join: {why}")
-            self.excuses[node] = why
+            excuse = Excuse(self._who(node, client), why)
+            if self.excuses.get(node) != excuse:
+                self.note("refused", excuse.client, f"node {node} may not join: {why}")
+            self.excuses[node] = excuse
             return []
         assert isinstance(client, int)
         self.excuses.pop(node, None)
@@ -135,6 +153,12 @@ class Attendance:
         if client in self._trained and said.fields.get("states") == 0:
             self.note("forgot", client, "the device came back without the state of this run, and starts over")
         return [(client, before)]
+
+    def _who(self, node: int, client: object) -> int | None:
+        """The client whose key a node has; without keys, the one that it says it is."""
+        if self._client_of is not None:
+            return self._client_of(node)
+        return client if type(client) is int and 0 <= client < self._clients else None
 
     def _objection(self, node: int, client: object, samples: object) -> str:
         """Why a node cannot be the client that it says it is; "" if it can."""

@@ -26,6 +26,7 @@ from catchment.engines.faults import Faults
 from catchment.engines.ranks import JOB
 from catchment.errors import RunError, UserError
 from catchment.flower.control import ControlFiles
+from catchment.flower.telling import Telling
 from catchment.keys.admission import admitted_keys
 from catchment.keys.keys import make_device_key, make_federation_key
 from catchment.runs.directory import RESULT, ROUNDS
@@ -38,8 +39,13 @@ SERVER = "server"
 _SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG in prctl.h
 
 
-def federate(experiment: Experiment, directory: Path, observe: Callable[[Record], None]) -> Record:
-    """Do the remaining rounds of the run in a directory, with all the processes that it needs; returns its result."""
+def federate(
+    experiment: Experiment, directory: Path, observe: Callable[[Record], None], tell: Callable[[str], None]
+) -> Record:
+    """Do the remaining rounds of the run in a directory, with all the processes that it needs; returns its result.
+
+    `tell` is called with sentences about what the run waits for.
+    """
     directory = directory.resolve()
     if experiment.devices.profile != "ideal" or experiment.faults != Faults():
         raise UserError(
@@ -49,7 +55,7 @@ def federate(experiment: Experiment, directory: Path, observe: Callable[[Record]
     with contextlib.ExitStack() as stack:
         control = ControlFiles(directory)
         stack.enter_context(control.lock())
-        federation = _Federation(experiment, control)
+        federation = _Federation(experiment, control, Telling(directory, tell))
         stack.callback(federation.stop)
         stack.enter_context(_ended_by_signals())
         federation.start()
@@ -76,10 +82,11 @@ def environment(folder: Path) -> dict[str, str]:
 class _Federation:
     """The server routine and the local clients of one run."""
 
-    def __init__(self, experiment: Experiment, control: ControlFiles) -> None:
+    def __init__(self, experiment: Experiment, control: ControlFiles, telling: Telling) -> None:
         self.experiment = experiment
         self.settings = experiment.flower
         self.control = control
+        self.telling = telling
         self.folder = control.folder
         self.keys = control.keys(experiment)
         self.processes: dict[str, tuple[Sequence[str], subprocess.Popen[bytes]]] = {}
@@ -167,6 +174,7 @@ class _Federation:
                     what = "the server routine" if name == SERVER else name
                     self.control.note("restarted", None, f"{what} ended with code {code} and was started again")
                     self._spawn(name, command)
+            self.telling.look()
             time.sleep(0.05)
 
     # ---- processes ----

@@ -12,7 +12,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing, nullcontext
 from pathlib import Path
 
@@ -35,7 +35,7 @@ from catchment.keys.admission import admitted_keys
 from catchment.keys.keys import sign_run
 from catchment.runs.directory import begin, load_experiment
 from catchment.runs.loop import run_rounds
-from catchment.runs.presence import Presence
+from catchment.runs.presence import Presence, what_helps
 from catchment.version import __version__
 
 KEYS = 2.0  # seconds between two checks for keys that are new or gone
@@ -43,7 +43,7 @@ KEYS = 2.0  # seconds between two checks for keys that are new or gone
 
 def start_run(file: Path, directory: Path) -> None:
     """Make the directory of a run from an experiment file."""
-    begin(Experiment.load(file, {"engine": "flower"}), directory)
+    begin(Experiment.load(file, {"engine": "flower", "flower.local": False}), directory)
 
 
 def serve_run(
@@ -64,18 +64,22 @@ def serve_run(
     """
     process.set_up()
     control = ControlFiles(directory)
-    presence = Presence(directory)
 
     def transport(world: World) -> Transport:
         def waiting(seconds: float) -> None:
-            presence.note(made.states())
+            presence.note(made.states(), made.waits)
             sleep(seconds)
+
+        def helps(states: Mapping[int, str]) -> list[str]:
+            return what_helps(states, shown, str(keys))
 
         text = announced(experiment)
         form = json.dumps(world.data.dataset.form.to_dict())
         fingerprint = digest(text, form)
         write_atomically(control.digest, fingerprint.encode())
         signature = "" if keys is None else sign_run(keys / "federation.key", control.federation, fingerprint)
+        shown = "" if experiment.flower.local else fingerprint
+        presence = Presence(directory, shown, keys)
         made = Flower(
             grid,
             experiment=text,
@@ -92,6 +96,7 @@ def serve_run(
             expect=expect,
             client_of=client_of,
             admits=admits,
+            helps=helps,
             notices=control.new_notices,
             sleep=waiting,
         )

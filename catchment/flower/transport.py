@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from flwr.app import Message as Envelope
 
 from catchment.core.transport import Snapshot, Transport, pause
-from catchment.device.answering import HELLO_FIRST
+from catchment.device.answering import HELLO_FIRST, NOT_APPROVED
 from catchment.errors import RunError
 from catchment.exchange.request import Request, Response
 from catchment.flower.attendance import Attendance
 from catchment.flower.delivery import Delivery
 from catchment.flower.messages import EXPIRED, FAILED, GONE, Fields, Grid, pack, read_reply, send
+from catchment.runs.presence import AWAY, CONNECTED, KEYLESS, REFUSES, UNANSWERED, UNAPPROVED, WORKING
 
 FAREWELL = 3.0  # seconds to wait for nodes to confirm that the run is over
 GREETINGS = 3  # how often a client is greeted again for one request of a run that it does not know
@@ -47,6 +48,7 @@ class Flower(Transport):
         expect: Callable[[str, int], None] = lambda message, size: None,
         client_of: Callable[[int], int | None] | None = None,
         admits: Callable[[int], bool] = lambda client: True,
+        helps: Callable[[Mapping[int, str]], list[str]] = lambda states: [],
         notices: Callable[[], list[dict[str, Any]]] = list,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -54,8 +56,8 @@ class Flower(Transport):
 
         `signature` is that of the run by the federation's key. `largest` says how many bytes the response to a request
         may have, `expect` is told how many the reply to a message may have. `client_of` and `admits` are those of
-        `Attendance`. `notices` gives events of other processes, `sleep` waits until something may have arrived, or for
-        that many seconds.
+        `Attendance`. `helps` says in sentences what keeps clients from taking part, by their states. `notices` gives
+        events of other processes, `sleep` waits until something may have arrived, or for that many seconds.
         """
         greeting: Fields = {
             "version": version,
@@ -73,10 +75,12 @@ class Flower(Transport):
         self._answer = answer if deadline is None else min(answer, 2 * deadline + 60)  # a late reply is still a reply
         self._largest = largest
         self._expect = expect
+        self._helps = helps
         self._notices = notices
         self._sleep = sleep
         self._began = time.monotonic()
         self._offset = 0.0  # of the clock: the time before the last resume
+        self.waits = False  # for clients to connect
         self._waited = False  # for everybody, before the first round
         self._waiting: dict[int, deque[Delivery]] = {}  # client -> deliveries
         self._in_flight: dict[str, tuple[int, int, Delivery]] = {}  # message -> client, node, delivery
@@ -106,21 +110,32 @@ class Flower(Transport):
                 if connected >= self._least:
                     break
                 raise RunError(self._too_few(round))
+            self.waits = True
             self._sleep(pause(time.monotonic() - began))
+        self.waits = False
         self._waited = True
         return [client for client in range(self._clients) if self._attendance.is_expected(client)]
 
     def states(self) -> dict[int, str]:
-        """What every client does: connected, working, or away."""
-        states = dict.fromkeys(range(self._clients), "away") | dict.fromkeys(self._attendance.nodes, "connected")
-        return states | {client: "working" for client, _, _ in self._in_flight.values() if states[client] != "away"}
+        """What every client does, in the words of `catchment.runs.presence`."""
+        attendance = self._attendance
+        states = {client: AWAY if attendance.has_key(client) else KEYLESS for client in range(self._clients)}
+        for client, why in attendance.absent().items():
+            states[client] = UNANSWERED if not why else UNAPPROVED if why == NOT_APPROVED else REFUSES + why
+        states |= dict.fromkeys(attendance.nodes, CONNECTED)
+        busy = {client for client, _, _ in self._in_flight.values()}
+        return states | dict.fromkeys(busy & attendance.nodes.keys(), WORKING)
 
     def _too_few(self, round: int) -> str:
-        excuses = "; ".join(f"node {node}: {why}" for node, why in self._attendance.excuses.items())
-        return (
-            f"round {round}: {len(self._attendance.nodes)} of {self._clients} clients are connected after "
-            f"{self._wait:.0f} s, {self._least} are needed (flower.least, flower.wait)"
-            + (f"; {excuses}" if excuses else "")
+        helps = self._helps(self.states())
+        excuses = self._attendance.excuses.items()
+        return "; ".join(
+            [
+                f"round {round}: {len(self._attendance.nodes)} of {self._clients} clients are connected after "
+                f"{self._wait:.0f} s, {self._least} are needed (flower.least, flower.wait)",
+                *helps,
+                *(f"node {node}: {excuse.why}" for node, excuse in excuses if not helps or excuse.client is None),
+            ]
         )
 
     def _look(self) -> None:

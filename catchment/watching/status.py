@@ -12,7 +12,7 @@ from catchment.exchange.request import TRAINING
 from catchment.report.verdicts import NAMES, constant_answer, fall
 from catchment.runs.directory import EXPERIMENT, LEDGER, RESULT, ROUNDS
 from catchment.runs.journal import Lines, file_bytes, parsed
-from catchment.runs.presence import read_presence
+from catchment.runs.presence import read_presence, states_in, what_helps
 from catchment.runs.reading import number_of, read_plan
 from catchment.runs.records import LedgerRound, Result, Round
 
@@ -118,8 +118,10 @@ def details(directory: Path) -> dict[str, Any]:
     """All about one run: its rounds, its clients and what happened."""
     status = Status.read(directory)
     events = _events(status)
+    presence = None if status.finished else read_presence(directory)
     return {
         **status.summary(),
+        "helps": _helps(presence),
         "rounds": [
             {
                 "round": record.round,
@@ -131,7 +133,7 @@ def details(directory: Path) -> dict[str, Any]:
             for record in status.rounds
         ],
         "number_of_clients": status.clients,
-        "clients": _clients(None if status.finished else read_presence(directory), events),
+        "clients": _clients(presence, events),
         "events": events[: -EVENTS - 1 : -1],
     }
 
@@ -144,6 +146,13 @@ def _events(status: Status) -> list[dict[str, Any]]:
         for event in record.events
         if event.what != "attacked"
     ]
+
+
+def _helps(presence: dict[str, Any] | None) -> list[str]:
+    """What keeps clients from taking part, and the commands that would help; nothing where all are on this machine."""
+    if presence is None or time.time() - presence["written"] > SILENCE:
+        return []
+    return what_helps(states_in(presence), presence.get("digest", ""), presence.get("keys"))
 
 
 def _clients(presence: dict[str, Any] | None, events: list[dict[str, Any]]) -> list[dict[str, Any]]:

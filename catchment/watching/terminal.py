@@ -89,6 +89,7 @@ def _one(run: dict[str, Any]) -> Group:
     ]
     if run["fall"]:
         parts.append(Text(run["fall"], style="yellow"))
+    parts += [Text(sentence, style="yellow") for sentence in run["helps"]]
     if run["clients"]:
         table = Table("client", "now", "for", "last trouble", "rounds", "why")
         for row in run["clients"][:CLIENTS]:

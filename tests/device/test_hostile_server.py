@@ -140,7 +140,7 @@ def test_runs_that_are_not_signed_by_the_federation(policy: Policy, tmp_path: Pa
 def test_without_a_person_only_approved_runs_are_joined(policy: Policy) -> None:
     server = Server(policy, agree=None)
     for _ in range(2):
-        assert server.hello() == {"error": "nobody has approved this run on the device yet"}
+        assert server.hello() == {"error": "nobody has approved this run on the device yet", "client": 0}
     summary, refused = server.shown
     assert "asks client 0 to take part in a run" in summary
     assert refused == f"refused: {server.refusals()[0]}"

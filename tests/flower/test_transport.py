@@ -16,6 +16,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from catchment.core.transport import Snapshot
 from catchment.device import RealDevice
+from catchment.device.answering import NOT_APPROVED
 from catchment.device.disk import Announcement
 from catchment.device.policy import Policy
 from catchment.errors import RunError
@@ -24,6 +25,7 @@ from catchment.exchange.request import Request, Response
 from catchment.flower import attendance, transport as transport_module
 from catchment.flower.messages import pack, unpack
 from catchment.flower.transport import Flower
+from catchment.runs.presence import what_helps
 
 FOREVER = float("inf")
 
@@ -586,3 +588,52 @@ def test_nodes_hear_that_the_run_is_over():
     carrier.roster(1)
     carrier.close()
     assert grid.sent[-1][1] == "query.bye"
+
+
+def refusing(**fields):
+    """A device that says no to a greeting."""
+    return lambda message: Message(pack(fields), reply_to=message)
+
+
+def test_a_device_that_waits_for_approval_is_known_by_its_client():
+    waiting = refusing(error=NOT_APPROVED, client=1)
+    nodes = {"n10": node(0), "n11": node(1, hello=waiting), "n12": node(2, hello=refusing(error="no such data"))}
+    carrier = transport(Grid(**nodes, n13=node(3, hello=lambda message: None)), clients=5)
+    carrier.roster(1)
+    assert carrier.states() == {0: "connected", 1: "waits for approval", 2: "away", 3: "away", 4: "away"}
+    (noted,) = [event for event in carrier.news() if event["client"] == 1]
+    assert noted["what"] == "refused"
+
+    keyed = transport(
+        Grid(**nodes, n13=node(3, hello=lambda message: None)), clients=5,
+        client_of={10: 0, 11: 1, 12: 2, 13: 3}.get, admits=lambda client: client != 4,
+    )  # fmt: skip
+    keyed.roster(1)
+    states = {1: "waits for approval", 2: "refuses: no such data", 3: "has yet to answer", 4: "has no key"}
+    assert keyed.states() == {0: "connected", **states}
+
+
+def test_a_node_cannot_say_that_another_client_waits():
+    grid = Grid(n10=node(0, hello=refusing(error=NOT_APPROVED, client=1)))
+    carrier = transport(grid, least=0, client_of={10: 0}.get)
+    carrier.roster(1)
+    assert carrier.states() == {0: "waits for approval", 1: "away"}
+
+
+def test_the_last_error_says_what_would_help():
+    grid = Grid(n10=node(0, hello=refusing(error=NOT_APPROVED, client=0)), n11=node(1, hello=refusing(error="too old")))
+    carrier = transport(grid, clients=2, helps=lambda states: what_helps(states, "d1ge57", None))
+    with pytest.raises(RunError) as error:
+        carrier.roster(1)
+    assert str(error.value).endswith(
+        "(flower.least, flower.wait); client 0 waits for its owner to approve this run; on that device: catchment "
+        "policy --approve d1ge57; client 1 is not connected; on that device: catchment join; node 11: too old"
+    )
+
+
+def test_the_run_waits_only_while_clients_are_missing():
+    seen = []
+    grid = Grid(n10=node(0))
+    carrier = transport(grid, sleep=lambda seconds: (seen.append(carrier.waits), grid.nodes.update({11: node(1)})))
+    assert carrier.roster(1) == [0, 1]
+    assert (seen[0], carrier.waits) == (True, False)

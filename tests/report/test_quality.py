@@ -56,10 +56,10 @@ def test_a_run_that_fell_says_so_and_what_usually_helps(measured):
 
 def test_what_helps_fedgkt_where_classes_are_dealt_unevenly(measured):
     run = measured("down", method="fedgkt", fall={"from_round": 1, "by": 0.125})
-    assert fallen([run])[0].endswith("a lower rate of the devices (optimizer.client.lr), or fewer rounds.")
+    assert fallen([run])[0].endswith("a lower rate of the extractors (method.extractor_rate), or fewer rounds.")
     toml = (run.directory / "experiment.toml").read_text()
     (run.directory / "experiment.toml").write_text(toml.replace('"fedgkt"', '"fedgkt"\ndistill = "both"'))
-    quieter = '(optimizer.client.lr), method.distill = "server-to-edge", or fewer rounds.'
+    quieter = '(method.extractor_rate), method.distill = "server-to-edge", or fewer rounds.'
     assert fallen([RunFiles.read(run.directory)])[0].endswith(quieter)
 
 

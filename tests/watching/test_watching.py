@@ -118,6 +118,19 @@ def test_nobody_knows_who_is_there_when_the_server_is_silent(place):
         file.unlink()
 
 
+def test_the_page_says_what_a_federation_waits_for(place, tmp_path):
+    shutil.copytree(place / "half", tmp_path / "half")
+    Presence(tmp_path / "half", "d1ge57").note({0: "connected", 1: "waits for approval"})
+    found = details(tmp_path / "half")
+    (sentence,) = found["helps"]
+    assert sentence.endswith("catchment policy --approve d1ge57")
+    assert found["clients"][1]["state"] == "waits for approval"
+    shown = io.StringIO()
+    watch_in_terminal(tmp_path / "half", Console(file=shown, width=150))
+    assert sentence in shown.getvalue()
+    assert details(place / "half")["helps"] == []
+
+
 def test_a_presence_that_cannot_be_written_is_no_error(tmp_path):
     Presence(tmp_path / "nowhere").note({0: "away"})
     assert read_presence(tmp_path) is None
