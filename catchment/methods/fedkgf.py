@@ -4,11 +4,14 @@ Convolutions keep m base kernels and generate the others (`catchment.models.kgf`
 small. Of the trained models each client uploads another group of modules, by a fresh permutation per round; the server
 assembles the global model of them and averages nothing.
 
-Departures: alpha and beta are drawn once, from a seed that all share; Algorithm 1 draws new ones for every batch, of
-which the global model, and every other client, would know nothing. The statistics of batch normalisation belong to
-their module. A linear layer begins a module as a convolution does, which gives ResNet-18 the 18 modules that the paper
+Departures: alpha and beta are drawn once, from a seed that all share. Algorithm 1 generates kernels inside the loop
+over epochs, which are our rounds: `redraw` draws new ones in every round, the same for all. (New ones for every
+batch, as the loop can be read, too, would be known neither to the global model nor to other clients.) Alpha is
+uniform from 0.00001 to 0.1; `decades` draws its logarithm. The statistics of batch normalisation belong to their
+module. A linear layer begins a module as a convolution does, which gives ResNet-18 the 18 modules that the paper
 counts. With more clients than modules, those without a group are not asked in that round. `average_last` and
-`average_statistics`, which are not in the paper, take from all what carries one client's classes and images otherwise.
+`average_statistics`, which are not in the paper, take from all what carries one client's classes and images
+otherwise.
 """
 
 from __future__ import annotations
@@ -69,6 +72,8 @@ class FedKGF(OneModel):
     kernels: int = 16  # m; 0: the model as it is, for module upload alone
     sign: bool = True  # of equation 2
     bias: bool = True  # alpha of equation 2
+    decades: bool = False  # alpha's logarithm is uniform, in place of alpha
+    redraw: bool = False  # alpha and beta anew in every round
     mu: float = 0.0  # of FedProx's term; 0: none
     average_last: bool = False  # everybody uploads the last module, and the global model has the mean
     average_statistics: bool = False  # the same for the statistics of batch normalisation
@@ -77,17 +82,26 @@ class FedKGF(OneModel):
         at_least("client_epochs", self.client_epochs, 1)
         at_least("kernels", self.kernels, 0)
         at_least("mu", self.mu, 0)
-        if not self.kernels and not (self.sign and self.bias):
-            raise ExperimentError("sign and bias are of generated kernels, and kernels = 0 generates none")
+        if not self.kernels and (not (self.sign and self.bias) or self.decades or self.redraw):
+            raise ExperimentError(
+                "sign, bias, decades and redraw are of generated kernels, and kernels = 0 generates none"
+            )
+        if self.decades and not self.bias:
+            raise ExperimentError(
+                "decades says how alpha is drawn, and bias = false leaves alpha out; drop one of them"
+            )
 
     def client_name(self, model: str) -> str:
         """The model with m base kernels per convolution."""
-        return generating(model, self.kernels, self.sign, self.bias) if self.kernels else model
+        switches = {name: getattr(self, name) for name in ("sign", "bias", "decades", "redraw")}
+        return generating(model, self.kernels, **switches) if self.kernels else model
 
     def round(self, server: Server, state: GlobalState, fleet: Fleet) -> None:
         """Give every client a group by a fresh permutation, assemble what comes back; what does not stays as it was."""
         cohort = fleet.cohort()
         architecture = server.world.client_architecture(0)
+        if self.redraw:
+            state.weights = with_draw(state.weights, server.round)
         averaged = self.averaged(architecture)
         count = min(len(cohort), len(self.dealt(architecture)))
         asked = len(cohort) if averaged else count
@@ -153,6 +167,11 @@ def modules_of_clients(architecture: Architecture) -> list[list[str]]:
 def buffers_of_clients(architecture: Architecture) -> list[str]:
     """The names of a model's buffers."""
     return list(buffers_of(architecture.build()))
+
+
+def with_draw(weights: Weights, draw: int) -> Weights:
+    """The weights of base kernels that generate with the alpha and beta of this draw."""
+    return {name: torch.full_like(w, draw) if name.endswith(".draw") else w for name, w in weights.items()}
 
 
 def with_squares(tensors: Weights) -> Weights:

@@ -143,7 +143,8 @@ def build(name: str, shape: tuple[int, ...], classes: int, seed: int, initial: s
     The name is a built-in (`resnet8`), a member of a family (`resnet(1,1,2)`, `resnet8(8,2)`), or the user's own
     `module:function`, which is called with those of `shape`, `channels`, `size` (the width) and `classes`
     that it names. The shape for a half is that of the features it takes. `kgf(resnet18)`, `kgf(resnet18,8)` or
-    `kgf(resnet18,16,no-sign)` is any of these with base kernels in its convolutions (`catchment.models.kgf`).
+    `kgf(resnet18,16,no-sign)` is any of these with base kernels in its convolutions (`catchment.models.kgf`); other
+    switches are `no-bias`, `decades` and `redraw`.
     `initial = "glorot"` redraws the weights of linear and convolutional layers, after Glorot and Bengio.
     """
     if (generated := _generating(name)) is not None:
@@ -184,13 +185,22 @@ def is_half(name: str) -> bool:
     return builtin is not None and builtin.half
 
 
-def generating(name: str, base: int, sign: bool = True, bias: bool = True) -> str:
+_SWITCHES = {
+    "no-sign": ("sign", False),
+    "no-bias": ("bias", False),
+    "decades": ("decades", True),
+    "redraw": ("redraw", True),
+}
+
+
+def generating(name: str, base: int, **switches: bool) -> str:
     """The name of a model with `base` base kernels per convolution, from the name of an ordinary one."""
-    return f"kgf({name},{base}{'' if sign else ',no-sign'}{'' if bias else ',no-bias'})"
+    turned = [word for word, (switch, to) in _SWITCHES.items() if switches.get(switch) is to]
+    return f"kgf({','.join([name, str(base), *turned])})"
 
 
 def _generating(name: str) -> tuple[str, int, dict[str, bool]] | None:
-    """The model that a name `kgf(...)` is made from, its number of base kernels, and the switches that are off."""
+    """The model that a name `kgf(...)` is made from, its number of base kernels, and the switches that are turned."""
     parts = re.fullmatch(r"\s*kgf\s*\((.*)\)\s*", name)
     if parts is None:
         return None
@@ -199,12 +209,12 @@ def _generating(name: str) -> tuple[str, int, dict[str, bool]] | None:
     for option in options:
         if option.isdecimal() and int(option) > 0:
             base = int(option)
-        elif option in ("no-sign", "no-bias"):
-            switches[option.removeprefix("no-")] = False
+        elif option in _SWITCHES:
+            switch, switches[switch] = _SWITCHES[option]
         else:
             raise ModelError(
-                f'model "{name}" has "{option}" after the name of a model; a number of base kernels, no-sign or '
-                "no-bias is expected"
+                f'model "{name}" has "{option}" after the name of a model; a number of base kernels, no-sign, '
+                "no-bias, decades or redraw is expected"
             )
     if not inner or _generating(inner) is not None:
         raise ModelError(f'model "{name}" should have the form "kgf(NAME)" or "kgf(NAME,16)", with an ordinary model')

@@ -21,6 +21,7 @@ from catchment.core.traffic import Traffic
 from catchment.costs.ledger import Ledger
 from catchment.engines.inprocess import InProcess
 from catchment.errors import ExperimentError, ModelError
+from catchment.export import open_model
 from catchment.families.weights import GlobalState
 from catchment.methods.fedkgf import FedKGF, Modules, in_groups
 
@@ -258,6 +259,50 @@ def test_server_and_clients_generate_the_same_kernels():
             assert not hasattr(one, "kernels") or torch.equal(one.kernels(), two.kernels())
 
 
+def kernels_of(model):
+    return [part for part in model.modules() if hasattr(part, "kernels")]
+
+
+def test_with_redraw_every_round_has_another_alpha_and_beta_and_all_have_the_same(tmp_path):
+    method = {"name": "fedkgf", "kernels": 4, "decades": True, "redraw": True}
+    settings = experiment("fedavg", models={"client": "cnn(8)"}, method=method, rounds=2)
+    assert settings.build_world().client_models == ("kgf(cnn(8),4,decades,redraw)",)
+    catchment.run(settings, tmp_path / "run")
+    run = catchment.Run(tmp_path / "run")
+    for model in (run.model(), run.client_model(1)):  # the global model is that of the last round
+        assert [int(part.draw) for part in kernels_of(model)] == [2, 2]
+    model = run.model().eval()
+    images = torch.randn(3, *settings.build_world().data.dataset.shape)
+    expected = model(images)
+    for suffix, format in (("safetensors", "safetensors"), ("pt2", "torch")):
+        run.export(path := tmp_path / f"model.{suffix}", format=format)
+        with torch.no_grad():
+            assert torch.allclose(open_model(path).outputs(images), expected, atol=1e-5)
+    for part in kernels_of(model):
+        part.draw.fill_(1)
+    assert not torch.allclose(model(images), expected, atol=1e-5)
+
+
+def test_clients_are_told_the_number_of_the_round_with_the_weights():
+    server = server_of("kgf(cnn(4),2,redraw)")
+    told: dict[str, torch.Tensor] = {}
+
+    class Listening(Told):
+        def ask(self, handler, bodies, accept, in_order):
+            for body in bodies.values():
+                told.update({name: w for name, w in body.weights.items() if name.endswith("draw")})
+            return super().ask(handler, bodies, accept, in_order)
+
+    for number in (1, 5):
+        server.round = number
+        architecture = server.world.client_architecture(0)
+        method = FedKGF(kernels=2, redraw=True)
+        fleet = Listening([0], lambda task: [])
+        method.round(server, GlobalState(dict(architecture.facts.initial)), fleet)
+        assert {int(draw) for draw in told.values()} == {number}
+        assert len(told) == 2
+
+
 def test_a_client_uploads_its_group_alone(tmp_path):
     settings = experiment("fedkgf", participation={"fraction": 1.0}, rounds=1)
     catchment.run(settings, tmp_path / "run")
@@ -295,7 +340,9 @@ def test_time_is_that_of_the_bytes_over_the_link():
         ({"kernels": -1}, ExperimentError, "kernels is -1; at least 0 is expected"),
         ({"mu": -1.0}, ExperimentError, "mu is -1"),
         ({"client_epochs": 0}, ExperimentError, "client_epochs is 0"),
-        ({"kernels": 0, "sign": False}, ExperimentError, "sign and bias are of generated kernels, and kernels = 0"),
+        ({"kernels": 0, "sign": False}, ExperimentError, "sign, bias, .* are of generated kernels, and kernels = 0"),
+        ({"kernels": 0, "redraw": True}, ExperimentError, "sign, bias, .* are of generated kernels, and kernels = 0"),
+        ({"bias": False, "decades": True}, ExperimentError, "decades says how alpha is drawn, and bias = false leaves"),
     ],
 )
 def test_settings_that_make_no_sense(settings, error, reason):

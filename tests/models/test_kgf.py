@@ -76,6 +76,33 @@ def test_random_numbers_are_in_the_ranges_of_the_paper():
         assert high - 0.01 * (high - low) < float(drawn.max()) <= high
 
 
+def test_alpha_over_decades_has_a_quarter_of_its_numbers_in_each():
+    """0.00001 to 0.1 are four decades; uniform numbers are below 0.01 in a tenth of all cases."""
+    uniform, decades = (with_base_kernels(nn.Conv2d(16, 256, 3), 16, decades=switch) for switch in (False, True))
+    assert torch.equal(uniform.beta, decades.beta)
+    for low in (1e-5, 1e-4, 1e-3, 1e-2):
+        share = float(((decades.alpha >= low) & (decades.alpha < 10 * low)).float().mean())
+        assert share == pytest.approx(0.25, abs=0.01)
+    # The same random number u: low + (high - low) u, and low (high / low)^u.
+    u = (uniform.alpha.double() - ALPHA[0]) / (ALPHA[1] - ALPHA[0])
+    assert torch.allclose(decades.alpha.double(), ALPHA[0] * 10 ** (4 * u), rtol=1e-4)
+
+
+def test_another_number_in_draw_is_another_alpha_and_beta_and_the_same_number_the_same():
+    once, layer, other = (with_base_kernels(copy.deepcopy(CONVOLUTION), 4, redraw=r) for r in (False, True, True))
+    assert "draw" not in once.state_dict()
+    first = layer.kernels().detach()
+    assert torch.equal(first, once.kernels())  # draw 0 is that of a model that never draws again
+    layer.draw.fill_(7)
+    seventh = layer.kernels().detach()
+    assert torch.equal(seventh[:4], first[:4])
+    assert not torch.equal(seventh[4:], first[4:])
+    other.load_state_dict(layer.state_dict())  # on another machine: the number is all that it needs
+    assert torch.equal(other.kernels(), seventh)
+    layer.draw.fill_(0)
+    assert torch.equal(layer.kernels(), first)
+
+
 # ---- whole models -----------------------------------------------------------------------------------------------
 
 
@@ -174,12 +201,16 @@ def test_a_half_stays_a_half():
 def test_the_name_of_a_model_with_base_kernels():
     assert models.generating("resnet18", 16) == "kgf(resnet18,16)"
     assert models.generating("basic(16,1)", 8, sign=False, bias=False) == "kgf(basic(16,1),8,no-sign,no-bias)"
+    assert models.generating("cnn", 4, sign=True, decades=True, redraw=True) == "kgf(cnn,4,decades,redraw)"
 
 
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("kgf(cnn,0)", 'has "0" after the name of a model; a number of base kernels, no-sign or no-bias is expected'),
+        (
+            "kgf(cnn,0)",
+            'has "0" after the name of a model; a number of base kernels, no-sign, no-bias, decades or redraw',
+        ),
         ("kgf(cnn,nosign)", 'has "nosign" after the name'),
         ("kgf()", r'should have the form "kgf\(NAME\)"'),
         ("kgf(kgf(cnn))", "with an ordinary model"),
