@@ -2,7 +2,8 @@
 
 PAF, LIE and OFOM are those of appendix A of Cheng et al., FedGEMS, 2021. Where the paper gives no size for its "large
 vector", ours is `strength` standard deviations of the honest replies, number by number, in one direction of random
-signs.
+signs. Nor does it say which direction: one that changes from number to number is noise to whoever learns from the logits
+of many samples, and with `signs = "classes"` logits have one sign per class, which pushes all samples one way.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from torch import Tensor
 from catchment.errors import at_least
 from catchment.robust.attack import Attack, Seen, fits
 
+Signs = Literal["numbers", "classes"]
+
 
 @dataclass(frozen=True)
 class PAF(Attack):
@@ -25,13 +28,14 @@ class PAF(Attack):
     needs_honest: ClassVar[bool] = True
     fields: tuple[str, ...] = ("*",)  # patterns of names of tensors, as in [wire] codecs; buffers must be named
     strength: float = 10.0  # of theta', in standard deviations
+    signs: Signs = "numbers"  # of theta': one for each number; or for each class, where theta are logits
 
     def __post_init__(self) -> None:
         at_least("strength", self.strength, 0)
 
     def lie(self, seen: Seen, name: str) -> Tensor:
         """theta_m = mean + theta'."""
-        return _far(seen, name, self.strength)
+        return _far(seen, name, self.strength, self.signs)
 
     def numbers(self, honest: int, attackers: int) -> dict[str, float]:
         """The size of theta'."""
@@ -50,13 +54,14 @@ class OFOM(Attack):
     clients: int | tuple[int, ...] = 2
     fields: tuple[str, ...] = ("*",)  # patterns of names of tensors, as in [wire] codecs; buffers must be named
     strength: float = 10.0  # of theta', in standard deviations
+    signs: Signs = "numbers"  # of theta': one for each number; or for each class, where theta are logits
 
     def __post_init__(self) -> None:
         at_least("strength", self.strength, 0)
 
     def lie(self, seen: Seen, name: str) -> Tensor:
         """theta_1 = mean + theta'; theta_2 = (sum + theta_1) / (n + 1)."""
-        far = _far(seen, name, self.strength)
+        far = _far(seen, name, self.strength, self.signs)
         if seen.place == 0:
             return far
         n = len(seen.honest)
@@ -137,7 +142,8 @@ class SignFlip(Attack):
         return fits(name, self.fields)
 
 
-def _far(seen: Seen, name: str, strength: float) -> Tensor:
+def _far(seen: Seen, name: str, strength: float, signs: Signs) -> Tensor:
     """mean + theta'."""
     mean, deviation = seen.statistics(name)
-    return mean + strength * deviation * seen.signs(name)
+    by_class = signs == "classes" and name == "logits"
+    return mean + strength * deviation * (seen.signs_of_classes(name) if by_class else seen.signs(name))

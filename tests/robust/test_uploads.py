@@ -69,6 +69,21 @@ def test_the_direction_of_paf_is_one_for_all_rounds_and_not_the_same_for_all_num
     assert set((first > 0.5).flatten().tolist()) == {True, False}
 
 
+def test_with_a_sign_for_each_class_paf_moves_all_samples_one_way():
+    """Two samples with deviations 1 and 2: 10 and 20 up in one class, as much down in the other; half of ten classes."""
+    honest = (logits([1.0, 4.0], [0.0, 0.0]), logits([3.0, 6.0], [4.0, 4.0]))  # means [2, 5] and [2, 2]
+    sent = lie(PAF(strength=10, signs="classes"), logits([0.0, 0.0], [0.0, 0.0]), *honest)["logits"]
+    moved = sent - tensor([[2.0, 5.0], [2.0, 2.0]])
+    assert sorted(moved[0].tolist()) == [-10, 10]
+    assert torch.equal(2 * moved[0], moved[1])
+    far = lie(OFOM(strength=10, signs="classes"), logits([0.0, 0.0], [0.0, 0.0]), *honest, attackers=2)["logits"]
+    assert torch.equal(far, sent)
+    features = [{"features": message["logits"]} for message in honest]
+    own = {"features": torch.zeros(2, 2)}
+    apart = [lie(PAF(signs=signs), own, *features)["features"] for signs in ("numbers", "classes")]
+    assert torch.equal(*apart)  # only logits have classes
+
+
 def test_ofom_has_one_far_and_one_at_the_mean_of_all():
     """Equation 11: the second is (sum of the honest + the first) / 3."""
     far = lie(OFOM(strength=10), OWN, *HONEST, place=0, attackers=2)["logits"]
