@@ -6,7 +6,8 @@ asks only about samples that it gets wrong and never got right, and only of thos
 
 Departures:
 - The selection is made once per round, from the server's predictions at its start, so that one request per client
-  carries all wanted samples; the paper decides batch by batch.
+  carries all wanted samples. Algorithm 1 decides batch by batch, by the logits that the model trains with: that is
+  `selection = "batch"`, one request per batch.
 - The server's logits that go down are those after its training, in eval mode; the paper takes them as it goes along.
 - Nobody right about a sample, which the paper leaves open: cross-entropy alone. An entropy of zero, which would weigh
   infinitely: entropies have a floor.
@@ -19,8 +20,9 @@ Departures:
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import Counter
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -82,7 +84,7 @@ class State:
 class Lesson:
     """What the server shall learn in a round, besides the labels."""
 
-    teacher: Tensor  # [N_0, C]
+    teacher: Tensor  # [N_0, C], or a row for each sample of a batch
     distilled: Tensor  # bool [N_0]: the sample has a teacher
 
 
@@ -129,10 +131,14 @@ class LargerServer(Method[State]):
         cohort = fleet.cohort()
         if server.round == 1 and self.start_epochs:
             self.train_server(server, state, Lesson(state.pool, state.pooled), self.start_epochs)  # nobody teaches yet
-        self.train_server(server, state, self.fuse(server, state, fleet, cohort), self.server_epochs)
+        self.learn(server, state, fleet, cohort)
         l_s = ServerLogits(predictions(server, state.model, public_of(server.world)))
         for _ in fleet.ask(self.client_train, dict.fromkeys(fleet.idle(cohort), l_s)):
             pass
+
+    def learn(self, server: Server, state: State, fleet: Fleet, cohort: list[int]) -> None:
+        """What the server does with what the clients know."""
+        self.train_server(server, state, self.fuse(server, state, fleet, cohort), self.server_epochs)
 
     @abstractmethod
     def fuse(self, server: Server, state: State, fleet: Fleet, cohort: list[int]) -> Lesson:
@@ -234,35 +240,63 @@ class FedGEMS(LargerServer):
     self_training: bool = True  # samples that the server predicts right: labels alone
     self_distillation: bool = True  # those that it predicted right before: its own logits of then
     ensemble_distillation: bool = True  # the rest: the clients that predict them right
+    selection: Literal["round", "batch"] = "round"  # by predictions before training, or by those of each batch
+
+    def learn(self, server: Server, state: State, fleet: Fleet, cohort: list[int]) -> None:
+        """Selection and training, one after the other or batch by batch."""
+        if self.selection == "round":
+            super().learn(server, state, fleet, cohort)
+            return
+        public, device = public_of(server.world), server.world.device
+        f_s, total = server.spread(state.model.train()), Counter[str]()
+
+        def l_s(batch: Batch) -> Tensor:
+            logits = f_s(batch.images)
+            lesson = self.paths(server, state, fleet, cohort, places(public, batch.ids), logits.detach().cpu())
+            total.update({name: int(count) for name, count in server.notes.items()})
+            teacher, distilled = lesson.teacher.to(device), lesson.distilled.to(device)
+            return fusion_loss(logits, batch.labels, teacher, distilled, self.epsilon, self.temperature)
+
+        size = server.world.server_optimizer.batch_size
+        fit(state.optimizer, server.batches(public, size, epochs=self.server_epochs), l_s)
+        server.notes = dict(total)
 
     def fuse(self, server: Server, state: State, fleet: Fleet, cohort: list[int]) -> Lesson:
-        """SelectiveKnowledgeFusion: three paths, each sample takes one."""
+        """The selection of a round."""
         public = public_of(server.world)
-        l_s = predictions(server, state.model, public)
-        right = l_s.argmax(1) == public.targets
-        state.pool = torch.where(right.unsqueeze(1), l_s, state.pool)
-        state.pooled = state.pooled | right
+        everything = torch.arange(len(public))
+        return self.paths(server, state, fleet, cohort, everything, predictions(server, state.model, public))
+
+    def paths(
+        self, server: Server, state: State, fleet: Fleet, cohort: list[int], places: Tensor, l_s: Tensor
+    ) -> Lesson:
+        """SelectiveKnowledgeFusion of the samples at some places of X0: three paths, each sample takes one."""
+        labels = public_of(server.world).targets[places]
+        right = l_s.argmax(1) == labels
+        pool, pooled = torch.where(right.unsqueeze(1), l_s, state.pool[places]), state.pooled[places] | right
+        state.pool, state.pooled = state.pool.index_copy(0, places, pool), state.pooled.index_copy(0, places, pooled)
 
         by_itself = right & self.self_training
-        from_pool = ~by_itself & state.pooled & self.self_distillation
+        from_pool = ~by_itself & pooled & self.self_distillation
         from_clients = ~by_itself & ~from_pool & self.ensemble_distillation
-        positions = from_clients.nonzero().squeeze(1)
+        rows = from_clients.nonzero().squeeze(1)
+        rows = rows[places[rows].argsort()]
 
-        teacher, distilled = state.pool.clone(), from_pool.clone()
-        if len(positions):
-            wanted = Wanted(positions.to(torch.int32))
+        teacher, distilled = pool.clone(), from_pool.clone()
+        if len(rows):
+            wanted = Wanted(places[rows].to(torch.int32))
             bodies = dict.fromkeys(cohort, wanted)
-            came = gather(fleet, self.client_select, bodies, len(positions))
+            came = gather(fleet, self.client_select, bodies, len(rows))
             if came:
                 l_c = torch.stack(list(came.values()))
-                alpha = client_weights(l_c, public.targets[positions])
-                teacher[positions] = (alpha.unsqueeze(2) * l_c).sum(0)
-                distilled[positions] = alpha.sum(0) > 0
+                alpha = client_weights(l_c, labels[rows])
+                teacher[rows] = (alpha.unsqueeze(2) * l_c).sum(0)
+                distilled[rows] = alpha.sum(0) > 0
         server.notes = {
             "self_training": int(by_itself.sum()),
             "self_distillation": int(from_pool.sum()),
-            "ensemble_distillation": len(positions),
-            "nobody_right": len(positions) - int(distilled[positions].sum()),
+            "ensemble_distillation": len(rows),
+            "nobody_right": len(rows) - int(distilled[rows].sum()),
         }
         return Lesson(teacher, distilled)
 

@@ -2,8 +2,8 @@
 
 PAF, LIE and OFOM are those of appendix A of Cheng et al., FedGEMS, 2021. Where the paper gives no size for its "large
 vector", ours is `strength` standard deviations of the honest replies, number by number, in one direction of random
-signs. Nor does it say which direction: one that changes from number to number is noise to whoever learns from the logits
-of many samples, and with `signs = "classes"` logits have one sign per class, which pushes all samples one way.
+signs. Nor does it say which direction: one that changes from number to number is noise to whoever learns from the
+logits of many samples, and with `signs = "classes"` logits have one sign per class, which pushes all samples one way.
 """
 
 from __future__ import annotations

@@ -253,6 +253,34 @@ def test_an_ablation_leaves_its_samples_to_the_next_path(off, paths, distilled):
     assert lesson.distilled.tolist() == distilled
 
 
+def test_the_selection_batch_by_batch_by_hand():
+    """Two batches of one sample, in an order that is drawn. The server begins at zero, which says class 0 of everything.
+
+    x = (1, 0) is of class 0: right, so it goes its own way, to the weights (1/2, -1/2) along the first number if it is
+    first. x = (0, 1) is of class 1: wrong, in no pool, so the client is asked, who knows it by one step: (-1/2, 1/2).
+    """
+    method, public = FedGEMS(start_epochs=0, selection="batch"), ([[1.0, 0.0], [0.0, 1.0]], [0, 1])
+    w = by_hand(method, clients=(([[0.0, 1.0]], [1]),), public=public)
+    w = dataclasses.replace(w, server_optimizer=OptimizerSettings(name="sgd", lr=1.0, batch_size=1))
+    state = played(w, method, 1, notes := [])
+    assert notes == [{"self_training": 1, "self_distillation": 0, "ensemble_distillation": 1, "nobody_right": 0}]
+    taught = 0.75 * 0.5 + 0.25 * (sigmoid(1) - 0.5)  # the inputs share no number, so either order gives the same
+    assert torch.allclose(state.model[1].weight, torch.tensor([[0.5, -taught], [-0.5, taught]]))
+    assert state.pooled.tolist() == [True, False]
+    assert state.pool[0].tolist() == [0.0, 0.0]  # the logits that the batch trained with, before its step
+
+
+def test_batch_by_batch_the_running_model_decides():
+    """Two equal samples: the first is asked about, and after its step the second is right."""
+    method, public = FedGEMS(start_epochs=0, selection="batch"), ([[0.0, 1.0], [0.0, 1.0]], [1, 1])
+    w = by_hand(method, clients=(([[0.0, 1.0]], [1]),), public=public)
+    w = dataclasses.replace(w, server_optimizer=OptimizerSettings(name="sgd", lr=1.0, batch_size=1))
+    played(w, method, 1, batch := [])
+    played(w, FedGEMS(start_epochs=0), 1, round := [])
+    assert [batch[0][path] for path in ("self_training", "ensemble_distillation")] == [1, 1]
+    assert [round[0][path] for path in ("self_training", "ensemble_distillation")] == [0, 2]
+
+
 def test_an_empty_selection_asks_nobody():
     method = FedGEMS(start_epochs=0)
     w = by_hand(method, clients=((X, Y), (X, Y)))

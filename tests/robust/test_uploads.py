@@ -70,7 +70,7 @@ def test_the_direction_of_paf_is_one_for_all_rounds_and_not_the_same_for_all_num
 
 
 def test_with_a_sign_for_each_class_paf_moves_all_samples_one_way():
-    """Two samples with deviations 1 and 2: 10 and 20 up in one class, as much down in the other; half of ten classes."""
+    """Two samples with deviations 1 and 2: 10 and 20 up in one class, as much down in the other."""
     honest = (logits([1.0, 4.0], [0.0, 0.0]), logits([3.0, 6.0], [4.0, 4.0]))  # means [2, 5] and [2, 2]
     sent = lie(PAF(strength=10, signs="classes"), logits([0.0, 0.0], [0.0, 0.0]), *honest)["logits"]
     moved = sent - tensor([[2.0, 5.0], [2.0, 2.0]])
