@@ -21,15 +21,15 @@ def extractor_of(weights: Weights) -> Weights:
     return {name: tensor for name, tensor in weights.items() if name.startswith("extractor.")}
 
 
-def first_weights(world: World, client: int, start: Weights | None) -> Weights:
-    """What a client begins with: a head of its own on the stem that all share, and over both what the server sent."""
-    return {**world.first_weights(client), **random_stem(world, client), **(start or {})}
+def first_weights(world: World, client: int, start: Weights | None, own: bool) -> Weights:
+    """What a client begins with: a head of its own, on its own stem or the one that all share, and what was sent."""
+    return {**world.first_weights(client), **({} if own else random_stem(world, client)), **(start or {})}
 
 
-def begin(client: Client, start: Weights | None) -> None:
+def begin(client: Client, start: Weights | None, own: bool) -> None:
     """Give a client that has not begun its first weights."""
     if "model" not in client.state:
-        client.state = {**client.state, "model": first_weights(client.world, client.id, start)}
+        client.state = {**client.state, "model": first_weights(client.world, client.id, start, own)}
 
 
 def random_stem(world: World, client: int) -> Weights:

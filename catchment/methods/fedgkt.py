@@ -9,9 +9,10 @@ Departures:
 - Extractors train at a hundredth of the clients' learning rate (`extractor_rate`), so that those of clients with unlike classes stay
   alike; in the paper they train at all of it.
 - A sample has one teacher on the server, the client it belongs to, where equation 6 reads as a sum over clients.
-- All extractors begin with one random stem. The authors' code copies them from a centrally trained ResNet-56, which the
-  paper does not mention; here that is `models.weights`. `stem_epochs` trains the stem on public data first, which is no
-  setting of `[models]`: only here do clients share an extractor and nothing else.
+- All extractors begin with one random stem, of which the paper says nothing; with `own_stems` each has another one.
+  The authors' code copies them from a centrally trained ResNet-56, which the paper does not mention; here that is
+  `models.weights`. `stem_epochs` trains the stem on public data first, which is no setting of `[models]`: only here
+  do clients share an extractor and nothing else.
 - Batches of the server mix clients; `batches = "by-client"` is the paper's loop.
 - The server's logits that go back are those of its last epoch of training, each before its step, which costs nothing;
   `answers = "after"` takes them after it, as Algorithm 1 does, with one more forward pass.
@@ -118,6 +119,7 @@ class FedGKT(Method[State]):
     answers: Literal["training", "after"] = "training"  # z_s of the last epoch, or of one more pass in evaluation mode
     replay: float = 0.0  # samples of clients that sent nothing now, for each sample that came, to train on again
     augment_features: bool = True  # extract from augmented images, as trained on; otherwise from plain ones
+    own_stems: bool = False  # every client begins with another random extractor
     stem_epochs: int = 0  # of the stem that all begin with, on public data, before the first round
     upload_every: int = 1  # turns of a client; in between the server trains on the features it has
     skip_below: float = 0.0  # relative change of a sample's features under which they are not sent again
@@ -138,6 +140,8 @@ class FedGKT(Method[State]):
         for name in ("quota", "rarity"):
             if getattr(self, name) and not self.asynchronous:
                 raise ExperimentError(f"{name} is for asynchronous = true; synchronous clients all do their rounds")
+        if self.own_stems and self.stem_epochs:
+            raise ExperimentError("stem_epochs trains one stem for all, and with own_stems everybody has another one")
         if self.edge != "head" and self.freeze_after is None:
             raise ExperimentError(f'edge = "{self.edge}" is for clients whose features are final; set freeze_after')
         if self.skip_below and (self.mirror or self.freeze_after in (0, 1)):
@@ -330,7 +334,7 @@ class FedGKT(Method[State]):
     @on_client
     def local_training(self, client: Client, request: Feedback) -> Knowledge:
         """ClientLocalTraining: E_c epochs of equation 10, then features and logits of every sample."""
-        stems.begin(client, request.start)
+        stems.begin(client, request.start, self.own_stems)
         turn, frozen = request.turn, "extractor" in client.state
         trains = self.freeze_after is None or turn <= self.freeze_after
         if not trains and not frozen:
@@ -391,7 +395,7 @@ class FedGKT(Method[State]):
     @on_client
     def test(self, client: Client, request: ServerModel) -> Tested:
         """The stacked model and the small model on the test set."""
-        stems.begin(client, request.start)
+        stems.begin(client, request.start, self.own_stems)
         edge = client.kept_model()
         stacked = nn.Sequential(stems.extractor_in_use(edge, client.state), client.server_model(request.weights))
         return Tested(**scored(client.evaluate(stacked).quality), edge=client.evaluate(edge).accuracy)
@@ -399,7 +403,8 @@ class FedGKT(Method[State]):
     def client_model(self, server: Server, state: State, client: int, kept: ClientState) -> nn.Module:
         """The client's extractor followed by the server's model."""
         if "model" not in kept:
-            kept = {"model": stems.first_weights(server.world, client, self.start(server.world, state, client))}
+            start = self.start(server.world, state, client)
+            kept = {"model": stems.first_weights(server.world, client, start, self.own_stems)}
         extractor = stems.extractor_in_use(server.kept_model(client, kept), kept)
         return nn.Sequential(OrderedDict(extractor=extractor, server=state.model))
 

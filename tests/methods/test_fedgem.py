@@ -254,7 +254,7 @@ def test_an_ablation_leaves_its_samples_to_the_next_path(off, paths, distilled):
 
 
 def test_the_selection_batch_by_batch_by_hand():
-    """Two batches of one sample, in an order that is drawn. The server begins at zero, which says class 0 of everything.
+    """Two batches of one sample, in an order that is drawn. The server begins at zero, and says class 0 of everything.
 
     x = (1, 0) is of class 0: right, so it goes its own way, to the weights (1/2, -1/2) along the first number if it is
     first. x = (0, 1) is of class 1: wrong, in no pool, so the client is asked, who knows it by one step: (-1/2, 1/2).

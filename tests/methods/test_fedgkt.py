@@ -405,6 +405,23 @@ def test_pretrained_weights_reach_every_client_by_message_alone(tmp_path):
     assert all(torch.allclose(kept[n], t, atol=1e-6) for n, t in given.items() if "running" not in n and t.ndim)
 
 
+@pytest.mark.parametrize("own", [False, True])
+def test_clients_begin_with_one_stem_or_with_their_own(own, tmp_path):
+    """At a rate of next to nothing, what clients have after a round is what they began with, but for statistics."""
+    still = {"name": "sgd", "lr": 1e-30, "batch_size": 16}
+    method = {"name": "fedgkt", "own_stems": own}
+    settings = experiment("fedgkt", method=method, optimizer={"client": still, "server": still}, rounds=1,
+                          participation={"fraction": 0.4}, evaluation={"average": 0.0})  # fmt: skip
+    catchment.run(settings, tmp_path / "run")
+    run = catchment.Run(tmp_path / "run")
+    convolutions = [
+        next(part.weight for part in run.client_model(client).modules() if isinstance(part, torch.nn.Conv2d))
+        for client in range(5)  # two took part; the others would begin like that
+    ]
+    pairs = [torch.equal(one, two) for i, one in enumerate(convolutions) for two in convolutions[:i]]
+    assert pairs == [not own] * 10
+
+
 def test_a_stem_is_trained_on_public_data():
     e = experiment("fedgkt", method={"name": "fedgkt", "stem_epochs": 2}, data={"public": 0.3})
     world = e.build_world()
