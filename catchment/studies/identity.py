@@ -13,6 +13,17 @@ from typing import Any
 from catchment.config.experiment import ENDED, Experiment
 
 RESULTS = 2  # raised with every change that moves results; the changelog lists them
+_LATER = {  # settings that are younger than this version, with what was done before them: runs stay known
+    "method": {
+        "decades": False,
+        "extractor_rate": 1.0,
+        "own_stems": False,
+        "redraw": False,
+        "selection": "round",
+        "students": "dropping",
+    },
+    "attack": {"signs": "numbers"},
+}
 _WITHOUT_EFFECT = ("name", "workers", "strict", "path", "checkpoint", "flower")
 
 
@@ -21,6 +32,8 @@ def digest(experiment: Experiment) -> str:
     settings = experiment.to_dict() | ENDED  # runs stay known when a setting ends
     for key in _WITHOUT_EFFECT:
         settings.pop(key, None)
+    for table, options in _LATER.items():
+        settings[table] = {k: v for k, v in settings[table].items() if k not in options or v != options[k]}
     settings["evaluation"].pop("headline", None)
     settings["data"].pop("root", None)
     settings["data"].pop("download", None)
