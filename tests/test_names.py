@@ -118,5 +118,5 @@ def test_slugs(name):
 
 @pytest.mark.parametrize("name", ["../../x", "", ".", "..", "/x", "a/b", "a\\b", "two words", "-rf", "a\x1b[2J", "x\n"])
 def test_what_would_not_be_a_file_of_its_own_is_no_slug(name):
-    with pytest.raises(ExperimentError, match="files are called by it: letters, digits, _, - and . are expected"):
+    with pytest.raises(ExperimentError, match=r"files are called by it: letters, digits, _, - and \. are expected"):
         check_slug(name)

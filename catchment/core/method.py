@@ -106,7 +106,7 @@ class Method(ABC, Generic[State]):
 
     @property
     def rate_shares(self) -> Mapping[str, float]:
-        """By submodule of the clients' models, the share of their learning rate that it trains with, if not all of it."""
+        """By submodule of the clients' models, the share of their learning rate that it has; elsewhere it is 1."""
         return {}
 
     def client_name(self, model: str) -> str:

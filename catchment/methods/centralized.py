@@ -4,8 +4,8 @@
 each, every one by itself. `model = "server"` trains the server's whole model on all data, public data included
 ("Centralized-All"). A round is `client_epochs` epochs, or `server_epochs` for the
 server's model. To be honest about the cost, the data travel: every client uploads its samples once, and the ledger
-books them. They are waited for without a deadline; who could not be reached, or failed, is an event and is asked again in
-the next round.
+books them. They are waited for without a deadline; a client that could not be reached, or failed, is an event and is
+asked again in the next round.
 
 Departures: none.
 """

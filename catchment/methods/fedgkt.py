@@ -6,8 +6,8 @@ logits back. The final model of client k is its extractor followed by the server
 Departures:
 - Logits are matched by sample id. The authors' code matches them by batch number over shuffled loaders, which pairs
   unrelated samples.
-- Extractors train at a hundredth of the clients' learning rate (`extractor_rate`), so that those of clients with unlike classes stay
-  alike; in the paper they train at all of it.
+- Extractors train at a hundredth of the clients' learning rate, so that clients with unlike classes keep extractors
+  that are alike; in the paper, and with `extractor_rate = 1`, they train at all of it.
 - A sample has one teacher on the server, the client it belongs to, where equation 6 reads as a sum over clients.
 - All extractors begin with one random stem, of which the paper says nothing; with `own_stems` each has another one.
   The authors' code copies them from a centrally trained ResNet-56, which the paper does not mention; here that is
@@ -23,6 +23,8 @@ Departures:
   client does its rounds, and the run waits for the slowest.
 - The paper's extractors train, and all features go up, in every round; with `freeze_after` extractors stop, their
   features go up once more, and the server augments them (`mirror`, `shift`) in place of the images.
+
+Long because features that are sent once are options here.
 """
 
 from __future__ import annotations
@@ -131,7 +133,16 @@ class FedGKT(Method[State]):
     def __post_init__(self) -> None:
         for name in ("client_epochs", "server_epochs", "upload_every"):
             at_least(name, getattr(self, name), 1)
-        for name in ("alpha", "extractor_rate", "skip_below", "replay", "stem_epochs", "rarity", "freeze_after", "shift"):
+        for name in (
+            "alpha",
+            "extractor_rate",
+            "skip_below",
+            "replay",
+            "stem_epochs",
+            "rarity",
+            "freeze_after",
+            "shift",
+        ):
             at_least(name, getattr(self, name) or 0, 0)
         if not self.temperature > 0:
             raise ExperimentError(f"temperature is {self.temperature}; a number above 0 is expected")

@@ -31,7 +31,7 @@ _NOTE = (
 
 
 def alerts(runs: Sequence[RunFiles]) -> list[Part]:
-    """Models no better than a constant answer, runs that ended below an earlier round, and what was wrong in the data."""
+    """Models no better than a constant answer, runs that ended below an earlier round, and faults of the data."""
     return [Alert(sentence) for sentence in (*not_beaten(runs), *fallen(runs), *wrong_in_data(runs))]
 
 

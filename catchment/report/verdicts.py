@@ -1,4 +1,4 @@
-"""What must be said of a run: what a constant answer reaches, who does not beat it, who fell, what was wrong in the data."""
+"""What must be said of a run: what a constant answer reaches, who does not beat it, who fell, faults of the data."""
 
 from __future__ import annotations
 

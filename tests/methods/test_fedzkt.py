@@ -141,7 +141,7 @@ def test_before_the_first_transfer_nothing_holds_the_device():
 )
 @pytest.mark.parametrize("students", ["full", "dropping"])
 def test_rates_drop_at_a_half_and_three_quarters(milestones, expected, students, monkeypatch):
-    """Those of the global model and the generator; those of the students, in the second half of a round, if asked for."""
+    """Those of the global model and the generator; if asked for, in the second half of a round the students' too."""
     world = zkt(iterations=4, milestones=milestones, students=students, generator_lr=0.002)
     server, state = begun(world)
     stepped = []

@@ -17,7 +17,7 @@ import catchment
 from catchment import Experiment
 from catchment.errors import UserError
 from catchment.runs.presence import Presence, read_presence
-from catchment.watching.server import watching
+from catchment.watching.server import page, watching
 from catchment.watching.status import Status, client_details, details, find_runs, overview
 from catchment.watching.terminal import watch_in_terminal
 
@@ -242,7 +242,7 @@ def test_the_terminal_shows_the_same(place):
     ],
 )  # fmt: skip
 def test_curves_have_axes(points, kind, beside, below):
-    script = server.page().partition("<script>")[2].partition("</script>")[0]
+    script = page().partition("<script>")[2].partition("</script>")[0]
     drawing = script[script.index("const BYTES") : script.index("const percent")]
     drawing += script[script.index("function stepOf") : script.index("function cards")]
     stubs = """
