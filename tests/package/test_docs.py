@@ -104,3 +104,27 @@ def test_a_page_of_a_method_has_its_options_and_its_equations_in_the_code(page):
     names = [name for row in re.findall(r"^\|.*\|(.*)\|$", table, re.MULTILINE) for name in re.findall(r"`(.+?)`", row)]
     assert names or page.endswith("bounds.md")
     assert [name for name in names if not any(is_there(f"{path.replace('/', '.')}.{name}") for path in linked)] == []
+
+
+REGISTRIES = [
+    ".".join(name)
+    for name in (
+        ("pypi", "org"), ("pythonhosted", "org"), ("anaconda", "org"), ("download", "pytorch", "org"), ("npmjs", "org"),
+        ("npmjs", "com"), ("jsdelivr", "net"), ("unpkg", "com"), ("crates", "io"), ("ghcr", "io"), ("docker", "io"),
+    )
+]  # fmt: skip
+"""Hosts of package registries, in pieces, so that this file does not name them either."""
+
+
+def test_no_file_names_the_host_of_a_package_registry():
+    folders = ("catchment", "docs", "tests", "benchmarks", "examples", "experiments", ".ci")
+    files = [path for path in ROOT.iterdir() if path.is_file()]
+    files += [path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file()]
+    named = {
+        path.relative_to(ROOT).as_posix(): host
+        for path in files
+        if "__pycache__" not in path.parts
+        for host in REGISTRIES
+        if host.encode() in path.read_bytes().lower()
+    }
+    assert not named
