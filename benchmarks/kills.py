@@ -207,14 +207,15 @@ def kill_child(parent: int, word: str) -> bool:
 
 
 def less_news(out: Path) -> Any:
-    """All that a run leaves, less what it tells of who came and went, and when."""
+    """All that a run leaves, less what it tells of who came, went and was greeted, and when."""
     result, rounds, ledger = contents(out)
     for record in (result, *rounds):
         del record["virtual_seconds"]
     del result["costs"]["peak_memory"]  # measured, to a few bytes
     for record in rounds:
         record["events"] = [event for event in record["events"] if event["what"] not in NEWS]
-    return result, rounds, ledger
+    lines = [json.loads(line)["entries"] for line in ledger.splitlines()]
+    return result, rounds, [[entry for entry in entries if entry["purpose"] != "greeting"] for entries in lines]
 
 
 class Engine(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from catchment.core.versions import ClientState
 from catchment.exchange.request import Request, Response
@@ -30,6 +30,14 @@ class Snapshot:
     now: float = 0.0
     sent: Mapping[int, float] = field(default_factory=dict)  # sequence -> when a pending request was sent
     states: Mapping[int, ClientState] = field(default_factory=dict)  # of clients touched since the last snapshot
+
+
+class Greeting(NamedTuple):
+    """A message that a transport sent or got by itself."""
+
+    client: int
+    direction: Literal["up", "down"]
+    size: int  # bytes
 
 
 class Transport(ABC):
@@ -62,6 +70,10 @@ class Transport(ABC):
 
     def news(self) -> list[dict[str, Any]]:
         """What happened to clients since the last call, beyond replies: events for the record of a round."""
+        return []
+
+    def greetings(self) -> list[Greeting]:
+        """What was sent since the last call so that server and clients know each other, which no method asked for."""
         return []
 
     @abstractmethod

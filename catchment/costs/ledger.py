@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from catchment.exchange.message import Message
-from catchment.exchange.request import TRAINING
+from catchment.exchange.request import GREETING, TRAINING
 
 Direction = Literal["up", "down"]
 FRAMING = "(framing)"  # header, names, scalars and envelope of a message
+_NO_TENSORS = Message({})
 
 
 @dataclass
@@ -52,6 +53,10 @@ class Ledger:
         entry.clients.append(client)
         self.totals[direction, purpose] += size
 
+    def book_greeting(self, client: int, direction: Direction, size: int) -> None:
+        """Count what the transport sent by itself: beside what the method costs, on any transport."""
+        self.book(client, direction, GREETING, _NO_TENSORS, size)
+
     def close_round(self) -> list[dict[str, Any]]:
         """The entries of the round, in an order that does not depend on arrival; a new round begins."""
         entries, self._entries = self._entries.values(), {}
@@ -75,9 +80,9 @@ def _field(tensor: str) -> str:
 
 
 def summarise(totals: Mapping[tuple[str, str], int]) -> dict[str, int]:
-    """`{up, down, evaluation}` from totals by (direction, purpose)."""
+    """`{up, down, evaluation}` from totals by (direction, purpose); greetings are of no method, and left out."""
     return {
         "up": totals.get(("up", TRAINING), 0),
         "down": totals.get(("down", TRAINING), 0),
-        "evaluation": sum(size for (_, purpose), size in totals.items() if purpose != TRAINING),
+        "evaluation": sum(size for (_, purpose), size in totals.items() if purpose not in (TRAINING, GREETING)),
     }

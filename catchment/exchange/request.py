@@ -9,6 +9,7 @@ from catchment.errors import WireError
 from catchment.exchange.message import LARGEST_HEADER, Message, Received, quoted_length
 
 TRAINING = "training"  # the purpose of ordinary traffic; `Fleet.aside` names others
+GREETING = "greeting"  # of what a transport sends by itself: the announcement of a run, and the answers to it
 VALIDATION = "validation"  # an evaluation with validation samples in place of the test set
 
 

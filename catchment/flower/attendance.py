@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 from flwr.app import Message as Envelope
 
+from catchment.core.transport import Greeting
 from catchment.errors import printable
-from catchment.flower.messages import EXPIRED, GONE, Fields, Grid, pack, read_reply, send
+from catchment.flower.messages import EXPIRED, GONE, Fields, Grid, pack, read_reply, send, size_of
 
 LOOK = 0.5  # seconds between two checks for nodes
 GREETING = 600.0  # seconds that a node has to answer a greeting; it may read its data first
@@ -42,6 +43,7 @@ class Attendance:
         self.nodes: dict[int, int] = {}  # client -> node
         self.excuses: dict[int, Excuse] = {}  # of nodes that do not take part
         self.events: list[dict[str, Any]] = []
+        self.greetings: list[Greeting] = []  # and the answers to them
         self._grid = grid
         self._greeting = greeting
         self._clients = clients
@@ -136,9 +138,12 @@ class Attendance:
             self._greeted.pop(node, None)  # and is greeted again, if it is there
             return []
         client, samples = said.fields.get("client"), said.fields.get("samples", 0)
+        if (owner := self._who(node, client)) is not None:
+            self.greetings.append(Greeting(owner, "down", size_of(self._greeting)))
+            self.greetings.append(Greeting(owner, "up", size_of(said.fields)))
         why = said.error or self._objection(node, client, samples)
         if why:
-            excuse = Excuse(self._who(node, client), why)
+            excuse = Excuse(owner, why)
             if self.excuses.get(node) != excuse:
                 self.note("refused", excuse.client, f"node {node} may not join: {why}")
             self.excuses[node] = excuse

@@ -88,6 +88,11 @@ def read_reply(reply: Envelope) -> ReplyContent:
     return ReplyContent(fields, raw, printable(fields.get("error", "")))
 
 
+def size_of(fields: Fields) -> int:
+    """The bytes of the names and values of fields."""
+    return sum(len(f"{name}{value}".encode(errors="replace")) for name, value in fields.items())
+
+
 def send(grid: Grid, node: int, kind: str, body: RecordDict, seconds: float) -> str:
     """Send a message with a time limit in seconds for its answer; returns its name, or "" if its node is gone."""
     names = list(grid.push_messages([Envelope(body, node, kind, ttl=seconds)]))

@@ -13,7 +13,7 @@ from typing import Any
 
 from flwr.app import Message as Envelope
 
-from catchment.core.transport import Snapshot, Transport, pause
+from catchment.core.transport import Greeting, Snapshot, Transport, pause
 from catchment.device.answering import HELLO_FIRST, NOT_APPROVED
 from catchment.errors import RunError
 from catchment.exchange.request import Request, Response
@@ -253,6 +253,11 @@ class Flower(Transport):
         """Who came, who left, and what was restarted."""
         events, self._attendance.events = self._attendance.events, []
         return [*events, *self._notices()]
+
+    def greetings(self) -> list[Greeting]:
+        """Announcements of the run, and the answers to them."""
+        found, self._attendance.greetings = self._attendance.greetings, []
+        return found
 
     def close(self) -> None:
         """Tell the nodes that the run is over, and wait a moment for their replies."""

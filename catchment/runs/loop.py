@@ -173,6 +173,8 @@ class _Run:
             if number == 1:
                 self._rehearse()
         spent = self._lap()
+        for greeting in self.transport.greetings():
+            self.ledger.book_greeting(*greeting)
         crossed = {key: size - before[key] for key, size in self.ledger.totals.items()}
         record = Round(
             round=number,

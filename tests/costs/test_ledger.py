@@ -123,6 +123,23 @@ def test_the_summary_of_nothing_is_zero_and_both_directions_of_evaluation_count(
     assert summarise(totals) == {"up": 8, "down": 0, "evaluation": 7}
 
 
+def test_greetings_have_entries_of_their_own_and_are_in_no_sum():
+    ledger = Ledger()
+    book(ledger, CROSSINGS)
+    without = ledger.summary()
+    for client in (1, 0):
+        ledger.book_greeting(client, "down", 700)
+    ledger.book_greeting(1, "up", 20)
+    assert ledger.summary() == without
+    rows = [row for row in ledger.close_round() if row["purpose"] == "greeting"]
+    assert [(row["direction"], row["clients"], row["tensors"]) for row in rows] == [
+        ("down", [0, 1], {FRAMING: 700}),
+        ("up", [1], {FRAMING: 20}),
+    ]
+    assert ledger.totals["down", "greeting"] == 1400
+    assert not [field for _, field in ledger.fields if field == "greeting"]
+
+
 def test_the_size_booked_is_that_of_the_bytes_that_would_cross():
     ledger = Ledger()
     request = Request(3, "local_training", 1, 0, 7, upload(100))

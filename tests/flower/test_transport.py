@@ -104,6 +104,24 @@ def transport(grid, clients=2, **settings):
     )
 
 
+def test_greetings_are_counted_for_the_client_that_was_greeted_and_told_once():
+    def hello(message):
+        return Message(pack({"error": "not approved"}), reply_to=message)
+
+    def greetings(**settings):
+        carrier = transport(Grid(n10=node(0), n11=node(1, hello=hello)), least=1, **settings)
+        assert carrier.roster(1) == [0]
+        found = carrier.greetings()
+        assert carrier.greetings() == []
+        return found
+
+    announced = len("experimentformfederation" + "f" * 16 + "version1signature")
+    first = [(0, "down", announced), (0, "up", len("client0samples7"))]
+    assert greetings() == first
+    second = [(1, "down", announced), (1, "up", len("errornot approved"))]  # whose key says who it is
+    assert greetings(client_of=lambda node: node - 10) == first + second
+
+
 def test_requests_reach_the_client_of_that_number_and_responses_come_back_whole():
     grid = Grid(n11=node(1), n10=node(0))
     carrier = transport(grid)
