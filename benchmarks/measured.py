@@ -340,6 +340,14 @@ def mutations(measured: Record) -> str:
     return markdown(head, [[*cells, f"{m['most_memory_MB']:.1f}"]])
 
 
+def combinations(measured: Record) -> str:
+    """Random experiments."""
+    m = measured["combinations"]
+    head = ["random experiments", "refused by `check`", "tried", "worlds", "runs", "minutes", "with something wrong"]
+    cells = [f"{n:,}" for n in (m["drawn"], m["refused"], m["ran"] + m["ended"], len(m["worlds"]), m["runs"])]
+    return markdown(head, [[*cells, f"{m['minutes']:.0f}", str(m["wrong"])]])
+
+
 def flower_tls(measured: Record) -> str:
     """One experiment over Flower with TLS and keys, and in one process."""
     names = {"flower": "over Flower, TLS and keys", "one-process": "in one process"}
@@ -427,4 +435,5 @@ MEASURED = {
     "kills": kills,
     "spoiled": spoiled,
     "mutations": mutations,
+    "combinations": combinations,
 }

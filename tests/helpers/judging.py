@@ -1,0 +1,371 @@
+"""What must hold of every experiment that `check` lets through, and what did not.
+
+An experiment is run with one worker; with three, strict; and stopped after every round and resumed; perhaps by two
+ranks. What these leave must be equal to the last byte. An error must be one that `check` cannot know of, nobody may be
+blamed for what nobody did, every number must be finite, and the bytes must be those of the plan.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import socket
+import subprocess
+import sys
+import traceback
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import tomli_w
+import torch
+import torch.nn.functional as F
+from combining import MISTAKEN, PLANTED, SANE, Trial
+from jobs import surroundings
+from spoiling import peak_memory, reset_peak
+from worlds import HERE
+
+import catchment
+from catchment import Experiment
+from catchment.codecs.rules import Rule, parse_rule
+from catchment.core.method import contract, handlers
+from catchment.core.world import World
+from catchment.engines import work_queue
+from catchment.errors import RunError, UserError
+from catchment.exchange.payload import fields_of
+from catchment.learning.averaging import WeightedMean
+from catchment.planning.plan import plan
+
+MOST_MEMORY = 256e6  # bytes by which an experiment may grow the process
+NEAR = 0.2  # FedAvg's accuracy below that of a plain loop over the same clients
+RANKED = 120  # seconds for two ranks
+WIDE = [sys.executable, "-c", "from catchment.engines import work_queue; work_queue.SHORT = 0.0\n"
+        "from catchment.cli import main; main()"]  # fmt: skip
+
+
+@dataclass
+class Verdict:
+    """What became of an experiment."""
+
+    outcome: str  # "refused", "ran", or "ended" with an error as it should
+    why: str = ""  # it was refused, or ended
+    runs: int = 0
+    findings: list[str] = field(default_factory=list)
+    traces: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Life:
+    """What a run left."""
+
+    error: Exception | None
+    result: dict[str, Any]
+    rounds: list[dict[str, Any]]
+    ledger: list[dict[str, Any]]
+
+    @property
+    def said(self) -> str:
+        """The error in words; "" without one."""
+        return "" if self.error is None else f"{type(self.error).__name__}: {self.error}"
+
+    @property
+    def events(self) -> Iterator[dict[str, Any]]:
+        """Of all rounds."""
+        for record in self.rounds:
+            yield from record["events"]
+
+    def sent(self, direction: str) -> Iterator[tuple[str, list[int]]]:
+        """Tensors of training as the ledger has them, and whose they are."""
+        for entry in (entry for record in self.ledger for entry in record["entries"]):
+            if (entry["direction"], entry["purpose"]) == (direction, "training"):
+                yield from ((name, entry["clients"]) for name in entry["tensors"])
+
+
+class _Stopped(Exception):
+    """Raised to stop a run."""
+
+
+def judged(trial: Trial, folder: Path) -> Verdict:
+    """Try an experiment in every way."""
+    table = trial.table
+    try:
+        experiment = Experiment.from_dict({**table, "workers": 1, "path": HERE})
+        world = experiment.build_world()
+    except UserError as error:
+        return Verdict("refused", str(error))
+    except Exception as error:
+        found = f"check raises {type(error).__name__}: {error}"
+        return Verdict("ran", findings=[found], traces=[traceback.format_exc()])
+    reset_peak()
+    before = peak_memory()
+    whole = lived(experiment, folder / "whole")
+    verdict = Verdict("ended" if whole.error else "ran", whole.said, runs=1)
+    findings = verdict.findings
+    if whole.error is not None:
+        verdict.traces.append("".join(traceback.format_exception(whole.error)))
+    findings += _of_error(table, whole)
+    findings += _of_blame(table, whole)
+    findings += _of_numbers(whole)
+    findings += _of_codecs(experiment, world, whole)
+    if (grown := peak_memory() - before) > MOST_MEMORY:
+        findings.append(f"memory: it grows by {grown / 1e6:.0f} MB")
+    with patch.object(work_queue, "SHORT", 0.0):  # else short work stays with one thread
+        wide = lived(dataclasses.replace(experiment, workers=3, strict=True), folder / "wide")
+    findings += _of_difference("3 workers, strict", whole, wide)
+    findings += _of_difference("stopped and resumed", whole, lived(experiment, folder / "broken", stops=True))
+    verdict.runs += 2
+    if whole.error is None:
+        findings += _of_plan(table, experiment, whole, verdict.traces)
+        if table["name"] == SANE:
+            findings += _of_accuracy(experiment, world, whole)
+    if trial.ranks:
+        verdict.runs += 1
+        findings += _of_ranks(experiment, whole, folder / "ranks")
+    return verdict
+
+
+def lived(experiment: Experiment, out: Path, *, stops: bool = False) -> Life:
+    """A run to its end, in one life or stopped once after every round."""
+    done: set[int] = set()
+
+    def observe(record: dict[str, Any]) -> None:
+        if stops and record["round"] not in done:
+            done.add(record["round"])
+            raise _Stopped
+
+    error: Exception | None = None
+    for life in range(experiment.rounds + 2):
+        try:
+            if life:
+                catchment.resume(out, observe=observe)
+            else:
+                catchment.run(experiment, out, observe=observe)
+        except _Stopped:
+            continue
+        except Exception as raised:
+            error = raised
+        break
+    return left(out, error)
+
+
+def left(out: Path, error: Exception | None) -> Life:
+    """What is in a run's directory, less wall times."""
+
+    def lines(name: str) -> list[dict[str, Any]]:
+        path = out / name
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    path = out / "result.json"
+    life = Life(
+        error, json.loads(path.read_text()) if path.exists() else {}, lines("rounds.jsonl"), lines("ledger.jsonl")
+    )
+    for record in (life.result, *life.rounds):
+        record.pop("seconds", None)
+        record.pop("spent", None)
+    return life
+
+
+# ---- what must hold ---------------------------------------------------------------------------------------------
+
+
+def _of_error(table: Mapping[str, Any], life: Life) -> Iterator[str]:
+    """A run ends with an error only if clients fail that are said to fail, or the author made a mistake."""
+    if life.error is None or PLANTED in life.said:
+        return
+    lies = _has(table, "attack")
+    if not (lies and isinstance(life.error, RunError)):
+        yield f"ends with {life.said}"
+
+
+def _of_blame(table: Mapping[str, Any], life: Life) -> Iterator[str]:
+    """Events are about what was asked for."""
+    expected = {"attacked", "flagged"}
+    faults = table.get("faults", {})
+    if faults.get("drop") or faults.get("crash"):
+        expected.add("lost")
+    if "deadline" in table.get("participation", {}) and ("delay" in faults or "devices" in table):
+        expected.add("late")
+    if _has(table, "attack") or _has(table, "inspection"):
+        expected |= {"refused", "failed", "suspended", "undone"}
+    if table["name"] == MISTAKEN and table["method"].get("where", "handler") == "handler":
+        expected.add("failed")
+    seen: set[str] = set()
+    for event in life.events:
+        if event["what"] not in expected | seen:
+            seen.add(event["what"])
+            yield f"{event['what']}, client {event['client']}: {event['why']}"
+    if table["method"]["name"] == "centralized" and life.result:
+        heard = {client for _, clients in life.sent("up") for client in clients}
+        noted = {event["client"] for event in life.events}
+        asked = {client for _, clients in life.sent("down") for client in clients}
+        if missing := sorted(asked - heard - noted):
+            yield f"the data of clients {missing} never come, and no event says so"
+
+
+def _of_numbers(life: Life) -> Iterator[str]:
+    """All numbers are finite, but those of an attack."""
+    places: dict[str, Any] = {"result": {**life.result, "attack": None}}
+    places |= {f"round {record['round']}": {**record, "events": None} for record in life.rounds}
+    for place, value in places.items():
+        if strange := next(_not_finite(value), None):
+            yield f"{place} has {strange}"
+            return
+
+
+def _not_finite(value: Any, where: str = "") -> Iterator[str]:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _not_finite(item, f"{where} {key}")
+    elif isinstance(value, list):
+        for item in value:
+            yield from _not_finite(item, where)
+    elif (isinstance(value, float) and not math.isfinite(value)) or value in ("nan", "inf", "-inf"):
+        yield f"{value} as{where}"
+
+
+def _of_codecs(experiment: Experiment, world: World, life: Life) -> Iterator[str]:
+    """A rule is about a field of some message, and does what it says."""
+    method = type(world.method)
+    found = {"up": set[str](), "down": set[str]()}
+    for handler in handlers(method):
+        agreed = contract(method, handler)
+        found["up"] |= {field.name for field in fields_of(agreed.reply)}
+        found["down"] |= {field.name for field in fields_of(agreed.request)}
+    coded = {
+        way: {name.partition("/")[0].partition(":")[0] for name, _ in life.sent(way) if ":" in name} for way in found
+    }
+    sent = {way: {name.partition("/")[0] for name, _ in life.sent(way) if "/" in name} for way in found}
+    rules = [parse_rule(text) for text in experiment.wire.codecs]
+    for rule in rules:
+        ways = (rule.direction,) if rule.direction else ("up", "down")
+        numbers = len(rules) == 1 and any(stage.place == "precision" for stage in rule.chain.stages)
+        if not any(_fits(rule, name) for way in ways for name in found[way]):
+            yield f"codec rule {rule} is for no field, and nobody says so"
+        elif numbers and any(rule.pattern in sent[way] - coded[way] for way in ways):
+            yield f"codec rule {rule} changes nothing, and nobody says so"
+
+
+def _fits(rule: Rule, name: str) -> bool:
+    return fnmatchcase(name, rule.pattern) or fnmatchcase(f"{name}/any", rule.pattern)
+
+
+def _of_difference(how: str, whole: Life, other: Life) -> Iterator[str]:
+    """All that a run leaves is as in the undisturbed run."""
+    if whole.said != other.said:
+        yield f"{how}: {other.said or 'it ends well'}, and not {whole.said or 'well'}"
+        return
+    for what in ("result", "rounds", "ledger"):
+        if (one := getattr(whole, what)) != (two := getattr(other, what)):
+            yield f"{how}: {what} differs: {next(_differences(one, two))}"
+            return
+
+
+def _differences(one: Any, two: Any, where: str = "") -> Iterator[str]:
+    if isinstance(one, dict) and isinstance(two, dict):
+        for key in one.keys() | two.keys():
+            yield from _differences(one.get(key), two.get(key), f"{where} {key}".strip())
+    elif isinstance(one, list) and isinstance(two, list) and len(one) == len(two):
+        for number, (first, second) in enumerate(zip(one, two)):
+            yield from _differences(first, second, f"{where} {number}")
+    elif one != two:
+        yield f"{where} is {str(two)[:80]}, not {str(one)[:80]}"
+
+
+def _of_plan(table: Mapping[str, Any], experiment: Experiment, life: Life, traces: list[str]) -> Iterator[str]:
+    """Bytes are those of the plan, or within its range; not where a lie or a time that it cannot know decides."""
+    if table["name"] == MISTAKEN or _has(table, "attack") or _has(table, "inspection"):
+        return
+    try:
+        planned = plan(experiment, measure=False)
+    except Exception as error:
+        traces.append(traceback.format_exc())
+        yield f"plan raises {type(error).__name__}: {error}"
+        return
+    exact = planned.up.exact and planned.down.exact
+    if not exact and ("devices" in table or "faults" in table):
+        return  # who comes when depends on sizes
+    sent = life.result["bytes"]
+    for way in ("up", "down"):
+        amount = getattr(planned, way)
+        if not amount.low <= sent[way] <= amount.high:
+            yield f"plan: {sent[way]} bytes {way}, planned were {amount.low} to {amount.high}"
+    if planned.evaluation != sent["evaluation"]:
+        yield f"plan: {sent['evaluation']} bytes of evaluation, planned were {planned.evaluation}"
+
+
+def _of_accuracy(experiment: Experiment, world: World, life: Life) -> Iterator[str]:
+    """FedAvg learns what a plain loop learns."""
+    plain = plain_fedavg(experiment, world)
+    if life.result["accuracy"] < plain - NEAR:
+        yield f"accuracy {life.result['accuracy']:.2f}, that of a plain loop is {plain:.2f}"
+
+
+def plain_fedavg(experiment: Experiment, world: World) -> float:
+    """The accuracy of FedAvg as a loop in PyTorch."""
+    data, settings = world.data, world.client_optimizer
+    draw = torch.Generator().manual_seed(0)
+    model = world.client_architecture(0).build()
+    weights = dict(world.client_architecture(0).facts.initial)
+    for _ in range(experiment.rounds):
+        mean = WeightedMean()
+        for client in range(world.clients):
+            own = data.client(client)
+            model.load_state_dict(weights)
+            optimizer = settings.build(model.parameters())
+            for rows in torch.randperm(len(own), generator=draw).split(settings.batch_size):
+                batch = own.select(rows)
+                loss = F.cross_entropy(model(world.normalise(batch.images[batch.index])), batch.targets)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+            mean.add({name: tensor.clone() for name, tensor in model.state_dict().items()}, len(own))
+        weights = mean.value()
+    model.load_state_dict(weights)
+    with torch.no_grad():
+        test = data.test
+        outputs = model.eval()(world.normalise(test.images[test.index]))
+    return float((outputs.argmax(1) == test.targets).float().mean())
+
+
+def _of_ranks(experiment: Experiment, whole: Life, folder: Path) -> Iterator[str]:
+    """Two ranks end a run, and as one process does unless they share the server's steps."""
+    folder.mkdir()
+    file, out = folder / "experiment.toml", folder / "run"
+    file.write_text(tomli_w.dumps(experiment.to_dict()))
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port = found.getsockname()[1]
+    command = [*WIDE, "run", str(file), "--out", str(out)]
+    with (folder / "said").open("wb") as said:
+        ranks = [
+            subprocess.Popen(command, env=os.environ | surroundings(rank, 2, port), stdout=said, stderr=said)
+            for rank in range(2)
+        ]
+        try:
+            codes = [rank.wait(RANKED) for rank in ranks]
+        except subprocess.TimeoutExpired:
+            yield f"2 ranks take more than {RANKED} s"
+            return
+        finally:
+            for rank in ranks:
+                rank.kill()
+                rank.wait()
+    life = left(out, None)
+    if (not life.result) is not (whole.error is not None):
+        words = (folder / "said").read_text(errors="replace").split("\n")
+        yield f"2 ranks: codes {codes}: {' '.join(words[-4:])[-300:]}"
+    elif not experiment.spread and whole.error is None:
+        yield from _of_difference("2 ranks", whole, life)
+    elif experiment.spread:
+        yield from (
+            f"2 ranks: {event['what']}: {event['why']}" for event in life.events if event not in [*whole.events]
+        )
+
+
+def _has(table: Mapping[str, Any], key: str) -> bool:
+    """Whether somebody lies, or uploads are looked at."""
+    return table.get(key, {}).get("name" if key == "attack" else "action", "none") != "none"
