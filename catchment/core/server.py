@@ -17,6 +17,7 @@ from catchment.core.stopwatch import Stopwatch
 from catchment.core.versions import ClientState
 from catchment.core.world import World
 from catchment.data import Batch, Samples, batches
+from catchment.learning.draws import Draws
 from catchment.learning.optimizers import OptimizerSettings, set_rate
 from catchment.learning.spread import Order, Spread
 from catchment.learning.training import Weights, load_weights, tensors_of
@@ -50,6 +51,7 @@ class Server:
         self._directory = directory
         self._stopwatch = stopwatch
         self._client_modules: dict[Architecture, nn.Module] = {}
+        self._drawing: WeakKeyDictionary[nn.Module, Draws | None] = WeakKeyDictionary()  # None before the first round
         self._optimizers: WeakKeyDictionary[torch.optim.Optimizer, OptimizerSettings] = WeakKeyDictionary()
         self._validation: Sequence[float] = ()  # accuracies of the rounds before, on validation samples
         self._validating = False
@@ -82,7 +84,16 @@ class Server:
 
     def model(self) -> nn.Module:
         """A new server model with its first weights."""
-        return self.world.server_architecture.build()
+        return self.build(self.world.server_architecture)
+
+    def build(self, architecture: Architecture) -> nn.Module:
+        """A new model of an architecture with its first weights; what it draws in training is derived."""
+        module = architecture.build()
+        if architecture.facts.draws:
+            self._drawing[module] = None
+            if self.round:
+                self._derive_draws(module)
+        return module
 
     def first_weights(self) -> Weights:
         """The first weights of the model that all clients share, on the CPU, where states and messages are."""
@@ -92,7 +103,7 @@ class Server:
         """The model of a client with these weights, or with its first ones; reused by the next call."""
         architecture = self.world.client_architecture(client)
         if architecture not in self._client_modules:
-            self._client_modules[architecture] = architecture.build()
+            self._client_modules[architecture] = self.build(architecture)
         module = self._client_modules[architecture]
         load_weights(
             tensors_of(module), self.world.first_weights(client) if weights is None else weights, architecture.name
@@ -171,6 +182,12 @@ class Server:
         self._validation = validation
         for optimizer, settings in self._optimizers.items():
             set_rate(optimizer, self.rate(settings))
+        for module in list(self._drawing):
+            self._derive_draws(module)
+
+    def _derive_draws(self, module: nn.Module) -> None:
+        draws = self._drawing[module] = self._drawing[module] or Draws(module)
+        draws.begin(self.seed("draws"))
 
     @contextmanager
     def validating(self) -> Iterator[None]:

@@ -53,7 +53,7 @@ def check_stem(world: World) -> None:
 
 def trained_stem(server: Server, epochs: int) -> Weights:
     """The extractor that all clients begin with, after some epochs on public data."""
-    model = server.world.client_architectures[0].build()
+    model = server.build(server.world.client_architectures[0])
     settings = server.world.client_optimizer
     assert server.public is not None  # checked before the run
     public = server.batches(server.public, settings.batch_size, epochs=epochs)

@@ -90,7 +90,7 @@ class Centralized(Method[State]):
     def init(self, server: Server) -> State:
         """Fresh models."""
         world = server.world
-        models = {name: architecture.build() for name, architecture in self.architectures(world).items()}
+        models = {name: server.build(architecture) for name, architecture in self.architectures(world).items()}
         settings = self.settings(world)
         return State(None, None, models, {name: server.optimizer(model, settings) for name, model in models.items()})
 

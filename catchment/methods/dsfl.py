@@ -77,7 +77,7 @@ class DSFL(OwnModels[State]):
 
     def init(self, server: Server) -> State:
         """A fresh model."""
-        model = self.architecture(server.world).build()
+        model = server.build(self.architecture(server.world))
         return State(model, server.optimizer(model))
 
     def architecture(self, world: World) -> Architecture:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 from worlds import METHODS, PHONES, TROUBLE, experiment
 
 import catchment
@@ -69,3 +70,17 @@ def test_a_model_that_draws_is_served_the_same_by_any_number_of_workers(tmp_path
     reference = outcome("fedavg", tmp_path / "1", **model)
     assert outcome("fedavg", tmp_path / "4", workers=4, **model) == reference
     assert outcome("fedavg", tmp_path / "s", strict=True, **model) == reference
+
+
+DROPOUT = "models_of_users:dropout"
+
+
+@pytest.mark.parametrize(
+    ("name", "models"),
+    [("feddf", {"client": DROPOUT}), ("centralized", {"client": DROPOUT}), ("fedgem", {"server": DROPOUT})],
+)
+def test_a_model_that_draws_is_trained_the_same_by_the_server(name, models, tmp_path):
+    settings = {"few": True, "models": models, "rounds": 2}
+    reference = outcome(name, tmp_path / "1", **settings)
+    torch.rand(1)
+    assert outcome(name, tmp_path / "2", **settings) == reference

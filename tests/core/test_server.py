@@ -70,3 +70,30 @@ def test_a_round_begins_without_notes():
 def test_a_server_without_a_model_says_which_setting_is_missing():
     with pytest.raises(ModelError, match=r"this method needs a server model; set models\.server"):
         server_of().model()
+
+
+def test_what_a_model_draws_depends_on_the_round_and_the_pass_alone():
+    dropping = world(HandlersOnly(), [([[1.0] * 64], [0])], model="models_of_users:dropout")
+
+    def outputs(round: int) -> list[torch.Tensor]:
+        server = Server(dropping)
+        model = server.client_model(0)
+        server.begin_round(round)
+        model = server.client_model(0).train()
+        torch.rand(1)  # somebody else draws
+        return [model(torch.ones(2, 64)) for _ in range(2)]
+
+    (one, two), (again, _), (later, _) = outputs(1), outputs(1), outputs(2)
+    assert torch.equal(one, again)
+    assert not torch.equal(one, two)
+    assert not torch.equal(one, later)
+
+
+def test_what_a_model_draws_leaves_the_global_generator_alone():
+    server = Server(world(HandlersOnly(), [([[1.0] * 64], [0])], model="models_of_users:dropout"))
+    server.begin_round(1)
+    before = torch.get_rng_state()
+    server.client_model(0).train()(torch.ones(2, 64))
+    with pytest.raises(RuntimeError):
+        server.client_model(0).train()(torch.ones(2, 3))
+    assert torch.equal(before, torch.get_rng_state())
