@@ -99,8 +99,8 @@ def drawn(seed: int, number: int, only: Sequence[str] = ()) -> Trial:
     parts = (_method, _data, _models, _optimizers, _numbers, _people, _trouble, _lies, _wire)
     for part in parts:
         table = merged(table, part(dice, table))
-    if ranks := name != MISTAKEN and dice.happens(0.03):
-        table["spread"] = dice.happens(0.5)
+    if ranks := name != MISTAKEN and dice.happens(0.04):
+        table |= {"spread": dice.happens(0.6), "precision": dice.choice(["float32", "bfloat16"])}
     return Trial(plain(table), ranks)
 
 

@@ -177,8 +177,8 @@ def _of_error(table: Mapping[str, Any], life: Life) -> Iterator[str]:
     """A run ends with an error only if clients fail that are said to fail, or the author made a mistake."""
     if life.error is None or PLANTED in life.said:
         return
-    lies = _has(table, "attack")
-    if not (lies and isinstance(life.error, RunError)):
+    troubled = _has(table, "attack") or "faults" in table or "deadline" in table.get("participation", {})
+    if not (troubled and isinstance(life.error, RunError)):
         yield f"ends with {life.said}"
 
 
