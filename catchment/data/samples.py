@@ -235,7 +235,7 @@ def _tensor(values: Any, what: str) -> Tensor:
 
 def _numbered(labels: Tensor) -> list[str]:
     """Classes that are called by their numbers, from 0 to the largest label."""
-    used = labels[labels >= 0].unique().tolist()
+    used = torch.unique(labels[labels >= 0]).tolist()
     count = max(used, default=-1) + 1
     if empty := count - len(used):
         warnings.warn(

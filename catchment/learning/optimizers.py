@@ -55,15 +55,15 @@ class OptimizerSettings:
 
     def build(self, parameters: Iterable[Tensor] | Iterable[Group]) -> torch.optim.Optimizer:
         """A fresh optimiser of parameters or groups of them, whose rate is `lr`."""
-        parameters: list[Any] = list(parameters)
-        tensors = [w for part in parameters for w in (part["params"] if isinstance(part, dict) else [part])]
+        given: list[Any] = list(parameters)
+        tensors = [w for part in given for w in (part["params"] if isinstance(part, dict) else [part])]
         # One fused call per step where the torch device has it; a loop over parameters costs more than a small model.
         fused = all(tensor.device.type in FUSED for tensor in tensors)
         shared = {"lr": self.lr, "weight_decay": self.weight_decay, "fused": fused or None}
         if self.name == "sgd":
-            return torch.optim.SGD(parameters, momentum=self.momentum, nesterov=self.nesterov, **shared)  # type: ignore[arg-type]
+            return torch.optim.SGD(given, momentum=self.momentum, nesterov=self.nesterov, **shared)  # type: ignore[arg-type]
         kind = torch.optim.Adam if self.name == "adam" else torch.optim.AdamW
-        return kind(parameters, amsgrad=self.amsgrad, **shared)  # type: ignore[arg-type]
+        return kind(given, amsgrad=self.amsgrad, **shared)  # type: ignore[arg-type]
 
 
 def in_groups(model: nn.Module, shares: Mapping[str, float]) -> list[Group]:

@@ -13,7 +13,9 @@ from typing import Any
 from catchment.config.experiment import ENDED, Experiment
 
 RESULTS = 2  # raised with every change that moves results; the changelog lists them
-_LATER = {  # settings that are younger than this version, with what was done before them: runs stay known
+_LATER: dict[
+    str, dict[str, Any]
+] = {  # settings that are younger than this version, with what was done before them: runs stay known
     "method": {
         "decades": False,
         "extractor_rate": 1.0,

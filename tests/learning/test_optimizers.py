@@ -1,10 +1,20 @@
 """Optimisers by name; their state as tensors, after which they go on as if nothing had happened."""
 
+from collections import OrderedDict
+
 import pytest
 import torch
+from torch import nn
 
 from catchment.errors import ExperimentError
-from catchment.learning.optimizers import NAMES, OptimizerSettings, load_optimizer_tensors, optimizer_tensors
+from catchment.learning.optimizers import (
+    NAMES,
+    OptimizerSettings,
+    in_groups,
+    load_optimizer_tensors,
+    optimizer_tensors,
+    set_rate,
+)
 from catchment.learning.schedules import Schedule
 
 KINDS = {
@@ -174,3 +184,16 @@ def test_the_rate_of_a_round_is_lr_times_its_schedule() -> None:
     settings = OptimizerSettings(lr=0.5, schedule=Schedule("step", every=2, factor=0.5, warmup=1))
     assert [settings.rate(round, 4) for round in (1, 2, 3)] == [0.25, 0.5, 0.25]
     assert OptimizerSettings(lr=0.3).rate(7, 9) == 0.3
+
+
+def test_parts_of_a_model_may_have_a_share_of_the_rate():
+    model = nn.Sequential(OrderedDict(extractor=nn.Linear(2, 2), classifier=nn.Linear(2, 1)))
+    optimizer = OptimizerSettings(name="sgd", lr=0.5).build(in_groups(model, {"extractor": 0.1}))
+    set_rate(optimizer, 0.2)
+    before = [weight.detach().clone() for weight in model.parameters()]
+    for weight in model.parameters():
+        weight.grad = torch.ones_like(weight)
+    optimizer.step()
+    moved = [float((old - new.detach()).max()) for old, new in zip(before, model.parameters())]
+    assert moved == pytest.approx([0.02, 0.02, 0.2, 0.2])
+    assert len(in_groups(model, {"extractor": 1.0})) == 1  # one call for all
