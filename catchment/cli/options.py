@@ -9,8 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
+from catchment.cli.output import note
 from catchment.config.experiment import Experiment
-from catchment.config.tables import parse_setting
+from catchment.config.tables import changed, parse_setting, read_file
 from catchment.names import check_slug
 
 ExperimentFile = Annotated[Path, typer.Argument(help="An experiment in TOML.")]
@@ -22,8 +23,15 @@ Settings = Annotated[
 
 
 def load(file: Path, settings: list[str] | None, more: Mapping[str, Any] | None = None) -> Experiment:
-    """The experiment of a file, changed by `--set` and by what a command has decided."""
-    return Experiment.load(file, {**dict(map(parse_setting, settings or ())), **(more or {})})
+    """The experiment of a file, changed by `--set` and by what a command has decided; says which model was chosen."""
+    changes = {**dict(map(parse_setting, settings or ())), **(more or {})}
+    experiment = Experiment.load(file, changes)
+    server, given = experiment.models.server, changed(read_file(file), changes).get("models", {})
+    if server is not None and "server" not in given:
+        clients = experiment.models.client
+        names = clients if isinstance(clients, str) else ", ".join(dict.fromkeys(clients))
+        note(f"models.server is not set: {server}, which goes with {names}")
+    return experiment
 
 
 def free_directory(name: str) -> Path:

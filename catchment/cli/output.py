@@ -35,6 +35,11 @@ def say_sentences(sentences: Iterable[str]) -> None:
         console.print(f"[yellow]{escape(sentence)}[/]", highlight=False, soft_wrap=True)
 
 
+def note(text: str) -> None:
+    """Print what should be known beside a command's output, which may be read by a program, to standard error."""
+    errors.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
 def warn(text: str) -> None:
     """Print a warning to standard error."""
     errors.print(f"[yellow]warning:[/] {escape(text)}", highlight=False, soft_wrap=True)

@@ -44,7 +44,7 @@ from catchment.engines.ranks import Ranks
 from catchment.errors import ExperimentError, at_least
 from catchment.learning.precision import Precision, check_precision
 from catchment.methods import METHODS
-from catchment.models import read_weights
+from catchment.models import read_weights, server_for
 from catchment.names import resolve
 from catchment.privacy.inversion import ProbeSettings
 from catchment.robust import ATTACKS, Attack, AttackPlan, SignFlip
@@ -140,7 +140,9 @@ class Experiment:
         experiment = read_table(Experiment, merged, "")
         complete = experiment.to_dict()
         evaluation = dataclasses.replace(experiment.evaluation, average=complete["evaluation"]["average"])
-        return dataclasses.replace(experiment, evaluation=evaluation, **{key: complete[key] for key in _DEFAULTS})
+        models = dataclasses.replace(experiment.models, server=complete["models"].get("server"))
+        tables = {key: complete[key] for key in _DEFAULTS}
+        return dataclasses.replace(experiment, evaluation=evaluation, models=models, **tables)
 
     @staticmethod
     def from_toml(text: str) -> Experiment:
@@ -158,7 +160,12 @@ class Experiment:
         for key, thing in built.items():
             options = {} if thing is None else plain(dataclasses.asdict(thing))
             table[key] = {"name": getattr(self, key).get("name", _DEFAULTS[key]), **options}
-        table["evaluation"].setdefault("average", built["method"].moving_average)
+        method = built["method"]
+        table["evaluation"].setdefault("average", method.moving_average)
+        if self.models.server is None and (method.takes_features or method.needs_server_model):
+            clients = (self.models.client,) if isinstance(self.models.client, str) else self.models.client
+            if (chosen := server_for(clients, half=method.takes_features)) is not None:
+                table["models"]["server"] = chosen
         return typing.cast(dict[str, Any], table)
 
     def to_toml(self) -> str:

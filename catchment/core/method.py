@@ -89,6 +89,7 @@ class Method(ABC, Generic[State]):
     moving_average: ClassVar[float] = 0.0  # of `evaluation.average`, the default; for models that are trained in place
     derives_weights: ClassVar[bool] = False  # clients draw their first weights themselves: the server sends none
     takes_features: ClassVar[bool] = False  # the server's model goes on from the clients' features
+    needs_server_model: ClassVar[bool] = False  # a whole one, as one that goes on from features always is needed
     any_task: ClassVar[bool] = (
         False  # takes the loss from `client.task`, and needs neither logits nor one class a sample
     )

@@ -93,6 +93,7 @@ class LargerServer(Method[State]):
     """The round that FedGEM and FedGEMS share (Algorithm 1)."""
 
     models: ClassVar[tuple[str, ...]] = ("model",)
+    needs_server_model: ClassVar[bool] = True
     moving_average: ClassVar[float] = 0.99
     persistent: ClassVar[tuple[str, ...]] = ("model", "optimizer")
     derives_weights: ClassVar[bool] = True

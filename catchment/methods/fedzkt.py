@@ -115,6 +115,7 @@ class FedZKT(Method[State]):
     """Zero-shot knowledge transfer."""
 
     models: ClassVar[tuple[str, ...]] = ("model", "weights")
+    needs_server_model: ClassVar[bool] = True
     derives_weights: ClassVar[bool] = True
     client_epochs: int = 5  # T_l, of local training, per round
     iterations: int = 200  # n_D, per round: of distillation into the global model, and as many back to the devices

@@ -5,6 +5,7 @@ from catchment.models.generator import GENERATORS, build_generator
 from catchment.models.kgf import with_base_kernels
 from catchment.models.modules import modules_of
 from catchment.models.pretrained import fitting, read_weights
+from catchment.models.servers import server_for
 from catchment.models.split import SplitModel, check_pair, feature_shape, is_split, parameters
 
 __all__ = [
@@ -23,5 +24,6 @@ __all__ = [
     "modules_of",
     "parameters",
     "read_weights",
+    "server_for",
     "with_base_kernels",
 ]

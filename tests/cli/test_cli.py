@@ -160,6 +160,16 @@ def test_check_says_what_would_run_and_trains_nothing(finished, here):
     assert not (folder / "runs" / "check").exists()
 
 
+def test_check_says_which_server_model_was_chosen(finished, here):
+    folder, _ = finished
+    chosen = ("check", "small.toml", "--set", "method.name=fedgkt", "--set", "models.client=resnet4")
+    done = here(*chosen, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == "models.server is not set: resnet10, which goes with resnet4\n"
+    assert "resnet10" in done.stdout
+    assert "models.server" not in here(*chosen, "--set", "models.server=resnet19", cwd=folder).stderr
+
+
 def test_plan_says_what_a_run_will_send_and_trains_nothing(finished, here):
     folder, _ = finished
     done = here("plan", "small.toml", "--json", cwd=folder)

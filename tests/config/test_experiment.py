@@ -113,6 +113,29 @@ def test_the_written_file_holds_the_defaults_of_the_method():
     assert table["method"] == {"name": "fedprox", "client_epochs": 1, "mu": 0.01}
 
 
+@pytest.mark.parametrize(
+    ("method", "client", "server"),
+    [
+        ("fedgkt", "resnet8", "resnet19"),
+        ("splitfed", "cnn(8)", "resnet10"),
+        ("fedgems", ["cnn", "resnet8"], "resnet20"),
+        ("fedzkt", "mlp(16)", "resnet11"),
+        ("fedgkt", "mlp", None),  # its features are no maps, so that the method says what is missing
+        ("fedavg", "resnet8", None),
+        ("dsfl", "resnet8", None),
+        ("standalone", "resnet8", None),
+    ],
+)
+def test_a_server_model_is_chosen_where_one_is_needed(method, client, server):
+    table = {"method": {"name": method}, "models": {"client": client}}
+    chosen = Experiment.from_dict(table)
+    assert chosen.models.server == server
+    assert chosen.to_dict()["models"].get("server") == server
+    assert Experiment.from_toml(chosen.to_toml()) == chosen
+    given = Experiment.from_dict({**table, "models": {"client": client, "server": "resnet55"}})
+    assert given.models.server == "resnet55"
+
+
 def test_the_written_file_finds_the_users_modules_from_any_folder(written, own, tmp_path):
     module = own(OWN_METHOD)
     experiment = Experiment.load(written(f'[method]\nname = "{module}:Mine"'))
