@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -17,10 +18,11 @@ from catchment.core.worker import WorkerCache
 from catchment.core.world import World
 from catchment.data.division import own_division
 from catchment.data.fitting import Fit
+from catchment.device.budget import Budget
 from catchment.device.consent import Proposal
 from catchment.device.disk import Announcement, Disk, RunFolder, approve, approved
 from catchment.device.policy import Policy, Refusal, digest
-from catchment.device.sent import SentLog
+from catchment.device.sent import Rate, SentLog
 from catchment.device.time_limit import TimeLimit
 from catchment.errors import CatchmentError, DataError, ModelError, RunError, UserError, WireError, printable
 from catchment.exchange.request import Request, Response
@@ -32,6 +34,7 @@ Kind = TypeVar("Kind", str, int)
 HELLO_FIRST = "hello first"
 NOT_APPROVED = "nobody has approved this run on the device yet"
 LONGEST_KEY = 200
+GREETINGS, PAUSE = 100, 60.0  # that are answered at once, and seconds after which one more is
 LONGEST_TEXT = 10_000_000  # characters of an experiment
 GENERIC: tuple[tuple[type[BaseException], str], ...] = (
     (DataError, "the data cannot be read"),
@@ -75,6 +78,7 @@ class RealDevice:
                 f"{policy.state} cannot be used for the state of client {policy.client}: {error.strerror}"
             ) from None
         self._log = SentLog(policy.state)
+        self._greetings = Rate(GREETINGS, PAUSE)
 
     def start_anew(self) -> None:
         """Leave the current run, as the owner has restarted the device; the next greeting may start one."""
@@ -112,6 +116,8 @@ class RealDevice:
                 f"the server has Catchment {version}, client {self.client} has {__version__}",
                 f"this device has Catchment {__version__}",
             )
+        if not self._greetings.allows():
+            raise Refusal(f"more than {GREETINGS} greetings in a short time", "the device was greeted too often")
         if max(map(len, announcement)) > LONGEST_TEXT:
             raise Refusal(f"an experiment of more than {LONGEST_TEXT:,} characters", "the experiment is too long")
         run = self._disk.run(federation)
@@ -189,29 +195,33 @@ class RealDevice:
         whole = run.receive(key, part, count, raw, limits.bytes_down_per_message)
         if whole is None:
             return {"client": self.client, "parts": 0}, b""
+        request, budget = Request.from_bytes(whole), self._budget(announcement)
+        budget.count_request(request.round)
         answer = run.response(key)
         if answer is not None:
             self._log.note(federation, "the last answer again", {}, len(answer))
         else:
-            answer = self._respond(federation, run, announcement, key, Request.from_bytes(whole))
-        run.afford(min(len(answer), transport.PART), limits.bytes_up_per_run)
-        run.spend(min(len(answer), transport.PART))
+            answer = self._respond(federation, run, announcement, budget, key, request)
+        budget.spend(min(len(answer), transport.PART))
         return {"client": self.client, "parts": transport.parts(len(answer))}, answer[: transport.PART]
 
     def _respond(
-        self, federation: str, run: RunFolder, announcement: Announcement, key: str, request: Request
+        self, federation: str, run: RunFolder, announcement: Announcement, budget: Budget, key: str, request: Request
     ) -> bytes:
         """Compute a response, and keep and note it before it leaves."""
         if request.client != self.client:
             raise WireError(f"a request for client {request.client} came to client {self.client}")
         limits = self._policy.limits
         run.forget_response()
-        run.afford(1, limits.bytes_up_per_run)
+        budget.afford(1)
+        began = time.monotonic()
         try:
             response = self._time_limit.run(lambda: self._serve(federation, run, announcement, request))
         except BaseException:
             self._forget_work()
             raise
+        finally:
+            budget.count_work(time.monotonic() - began)
         if response.body is None:
             self._forget_work()
             failure = Refusal(response.error, "the work failed; the device's log says why")
@@ -222,7 +232,7 @@ class RealDevice:
                 f"an answer of {size:,} bytes; limits.bytes_up_per_message is {limits.bytes_up_per_message:,.0f}",
                 "the answer is longer than the device allows",
             )
-        run.afford(size, limits.bytes_up_per_run)
+        budget.afford(size)
         self._disk.make_room(size)
         answer = response.to_bytes()
         self._log.sent(federation, request, response.body, size)
@@ -246,15 +256,14 @@ class RealDevice:
     def _fetch(self, fields: Mapping[str, Any]) -> tuple[Fields, bytes]:
         """A later part of the last response."""
         federation, key, part = _field(fields, "federation", str), _key(fields), _field(fields, "part", int)
-        run, _ = self._accepted(federation)
+        run, announcement = self._accepted(federation)
         answer = run.response(key)
         if answer is None:
             raise WireError("there is no response to this request to fetch a part of")
         if not 0 <= part < transport.parts(len(answer)):
             raise WireError(f"part {part} of a response of {transport.parts(len(answer))} parts")
         raw = answer[part * transport.PART : (part + 1) * transport.PART]
-        run.afford(len(raw), self._policy.limits.bytes_up_per_run)
-        run.spend(len(raw))
+        self._budget(announcement).spend(len(raw))
         return {"client": self.client}, raw
 
     # ---- what is kept between messages ----
@@ -266,6 +275,12 @@ class RealDevice:
             raise Refusal(HELLO_FIRST, HELLO_FIRST)
         self._disk.touch()
         return run, announcement
+
+    def _budget(self, announcement: Announcement) -> Budget:
+        """What the runs of this experiment may still have, whatever a server calls them."""
+        policy, found = self._policy, digest(*announcement)
+        approvals = [*policy.allow.experiments, *approved(policy.state)].count(found)
+        return Budget(policy.state, self.client, found, policy.limits, approvals)
 
     def _remembered(self, federation: str, run: RunFolder) -> StoredVersions:
         """The versions of this client's state in one run."""

@@ -100,7 +100,8 @@ class Proposal:
         lines += [f"  {_words(field, self._about(field))}" for field in self.sent]
         lines.append(
             f"At most {limits.seconds_per_request:,.0f} s of work and {_size(limits.bytes_up_per_message)} per answer, "
-            f"{_size(limits.bytes_up_per_run)} in all; everything sent is logged in sent.jsonl."
+            f"{limits.seconds_per_run:,.0f} s and {_size(limits.bytes_up_per_run)} in all; everything sent is logged "
+            "in sent.jsonl."
         )
         return "\n".join(lines)
 

@@ -36,7 +36,6 @@ class RunFolder:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._announcement = folder / "run.json"
-        self._used = folder / "bytes-up"
         self._inbox = folder / "inbox"
         self._outbox = folder / "outbox"
 
@@ -62,23 +61,6 @@ class RunFolder:
     def versions(self) -> StoredVersions:
         """The versions of the client's state."""
         return StoredVersions(self.folder / "versions")
-
-    @property
-    def bytes_up(self) -> int:
-        """Bytes sent in this run."""
-        return int(self._used.read_text()) if self._used.exists() else 0
-
-    def afford(self, size: int, most: float) -> None:
-        """Refuse to send this many bytes if that would exceed the budget."""
-        if (total := self.bytes_up + size) > most:
-            raise Refusal(
-                f"{total:,} bytes would be sent in this run; limits.bytes_up_per_run is {most:,.0f}",
-                "the run has used up the bytes that the device allows",
-            )
-
-    def spend(self, size: int) -> None:
-        """Count bytes that are about to be sent."""
-        write_atomically(self._used, str(self.bytes_up + size).encode())
 
     def receive(self, key: str, part: int, count: int, raw: bytes, most: float) -> bytes | None:
         """A request once its last part is here; one that is too long, or whose parts are out of order, is deleted."""

@@ -69,8 +69,10 @@ class Limits:
     bytes_up_per_run: float = 10_000_000_000
     bytes_up_per_message: float = 500_000_000
     bytes_down_per_message: float = 1_000_000_000
+    seconds_per_run: float = 604_800
     seconds_per_request: float = 3_600
     rounds: float = 1_000
+    requests_per_round: float = 1_000
     parameters: float = 50_000_000  # of one model
     bytes_of_memory: float = 4_000_000_000
     bytes_of_disk: float = 10_000_000_000
@@ -220,11 +222,13 @@ _COMMENTS = {
     "leaves": "what may be sent; by default without features (images can be rebuilt from them), labels, ids, images",
     "experiments": "digests of approved runs; catchment policy --approve DIGEST keeps them in the state folder instead",
     "trusted": "true only where the server is this machine: paths and modules of its experiment are used as they are",
-    "bytes_up_per_run": "everything sent in one run",
+    "bytes_up_per_run": "everything sent in one run, however often a server starts it",
     "bytes_up_per_message": "one answer",
     "bytes_down_per_message": "one question",
+    "seconds_per_run": "seconds of work in one run, however often a server starts it",
     "seconds_per_request": "seconds after which work on one question is stopped",
     "rounds": "of one run",
+    "requests_per_round": "questions in one round of a run, evaluations and repetitions included",
     "parameters": "of one model",
     "bytes_of_memory": "of this process, where the system can enforce it (Linux)",
     "bytes_of_disk": "of the state folder; the oldest runs are deleted first",

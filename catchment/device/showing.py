@@ -7,7 +7,7 @@ from collections import Counter
 
 from catchment.device.disk import approved
 from catchment.device.policy import KINDS, Policy
-from catchment.device.sent import NAME, read_log
+from catchment.device.sent import NAME, REFUSED, read_log
 from catchment.report import human_bytes
 
 REFUSALS = 5  # that are shown, the last ones
@@ -33,7 +33,8 @@ def described(policy: Policy) -> str:
         lines.append("The server is trusted: paths and modules of its experiment are used as they are.")
     lines += [
         "",
-        f"Per run:          at most {_bytes(limits.bytes_up_per_run)} up, {_number(limits.rounds)} rounds",
+        f"Per run:          at most {_bytes(limits.bytes_up_per_run)} up, {_number(limits.seconds_per_run)} s, "
+        f"{_number(limits.rounds)} rounds of {_number(limits.requests_per_round)} requests",
         f"Per request:      at most {_bytes(limits.bytes_down_per_message)} down, "
         f"{_bytes(limits.bytes_up_per_message)} up, {_number(limits.seconds_per_request)} s",
         f"This machine:     at most {_bytes(limits.bytes_of_memory)} of memory, {_bytes(limits.bytes_of_disk)} of "
@@ -50,7 +51,7 @@ def _history(policy: Policy) -> list[str]:
     sent: Counter[str] = Counter()
     answers: Counter[str] = Counter()
     refused: list[str] = []
-    for entry in read_log(policy.state):
+    for entry in (*read_log(policy.state), *read_log(policy.state, REFUSED)):
         if entry["what"] == "sent":
             sent[entry["federation"]] += entry["bytes"]
             answers[entry["federation"]] += 1

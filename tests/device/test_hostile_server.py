@@ -253,10 +253,81 @@ def test_more_bytes_than_a_run_may_have(policy: Policy) -> None:
     size = len(other.ask()[1])
     server = Server(limited(policy, bytes_up_per_run=2 * size))
     server.hello()
-    used_up = "the run has used up the bytes that the device allows"
+    used_up = USED_UP.format("bytes")
     assert [server.ask(key=f"0-{n}")[0].get("error") for n in range(4)] == [None, None, used_up, used_up]
     assert sum(entry["bytes"] for entry in read_log(policy.state) if entry["what"] == "sent") == 2 * size
     assert [server.ask(key="0-1")[0].get("error")] == [used_up]
+
+
+USED_UP = "the run has used up the {} that the device allows"
+
+
+def asked_anew(server: Server, federation: str, key: str, round: int = 1) -> str | None:
+    """The error of a question in a run that the server starts under another name."""
+    server.device.answer("bye", {"federation": server.device._disk.current}, b"")
+    assert server.hello(federation=federation)["client"] == 0
+    return server.ask(round, key=key, federation=federation)[0].get("error")
+
+
+def test_a_run_that_is_started_again_under_another_name_has_no_budget_of_its_own(policy: Policy) -> None:
+    shown: list[str] = []
+    server = Server(limited(policy, bytes_up_per_run=2_000), lambda summary: not shown.append(summary))
+    names = [f"{number:016x}" for number in range(8)]
+    said = [asked_anew(server, name, f"0-{name}") for name in names]
+    assert said[0] is None
+    assert said[-1] == USED_UP.format("bytes")
+    assert sum(entry["bytes"] for entry in read_log(policy.state)) <= 2_000
+    assert len(shown) == 1
+    fingerprint = digest(experiment(), json.dumps(FORM.to_dict()))
+    assert server.refusals()[-1].endswith(f"to allow as much again: catchment policy --approve {fingerprint}")
+    disk.approve(policy.state, fingerprint)
+    assert asked_anew(server, "ef" * 8, "0-again") is None
+    assert 2_000 < sum(entry["bytes"] for entry in read_log(policy.state)) <= 4_000
+
+
+def test_a_round_that_is_asked_for_again_and_again(policy: Policy) -> None:
+    server = Server(limited(policy, requests_per_round=3))
+    server.hello()
+    too_often = USED_UP.format("requests of a round")
+    assert [server.ask(key=f"0-{n}")[0].get("error") for n in (1, 2, 2, 3)] == [None, None, None, too_often]
+    assert server.ask(round=2, key="0-4")[0].get("error") is None
+    assert asked_anew(server, "cd" * 8, "0-5") == too_often
+    assert server.ask(10**6, key="0-6", federation="cd" * 8)[0] == {"error": "the run has fewer rounds"}
+    assert "limits.requests_per_round allows 3 for 1 approval(s)" in server.refusals()[0]
+
+
+def test_more_seconds_than_a_run_may_have(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(0, 10_000, 10))
+    server = Server(limited(policy, seconds_per_run=15))
+    server.hello()
+    monkeypatch.setattr("catchment.device.answering.time.monotonic", lambda: float(next(clock)))
+    assert [server.ask(key=f"0-{n}")[0].get("error") for n in range(3)] == [None, None, USED_UP.format("time")]
+    server.device._lock.close()
+    again = Server(server.policy)
+    again.hello()
+    assert again.ask(key="0-4")[0].get("error") == USED_UP.format("time")
+
+
+def test_greetings_without_end(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("catchment.device.answering.GREETINGS", 3)
+    server = Server(policy)
+    for number in range(3):
+        server.device.answer("bye", {"federation": server.device._disk.current}, b"")
+        assert server.hello(federation=f"{number:016x}")["client"] == 0
+    for number in range(3, 6):
+        assert server.hello(federation=f"{number:016x}") == {"error": "the device was greeted too often"}
+    assert len(list(read_log(policy.state))) == 3
+
+
+def test_a_flood_of_refusals_pushes_out_nothing_that_was_sent(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("catchment.device.sent.LARGEST", 2_000)
+    server = Server(policy)
+    server.serves_the_honest_run()
+    sent = (policy.state / "sent.jsonl").read_bytes()
+    for number in range(500):
+        server.device.answer(f"kind {number}", {"federation": "é" * 64}, b"")
+    assert (policy.state / "sent.jsonl").read_bytes() == sent
+    assert 0 < len(server.refusals()) <= 100
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not hold a process to this limit")

@@ -149,7 +149,7 @@ def test_a_policy_is_shown_in_plain_words_with_what_left(tmp_path):
         "Client 3 of fl.example.org:9092, not encrypted; runs must be signed by nobody.",
         "Is never sent:    features, labels, ids, images, unknown",
         f"Approved runs:    {'0' * 64}",
-        "1,000 rounds",
+        "1,000 rounds of 1,000 requests",
         "Nothing has been sent so far.",
     ):
         assert part in shown

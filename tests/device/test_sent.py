@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from catchment.device import sent
-from catchment.device.sent import SentLog, read_log
+from catchment.device.sent import REFUSED, Rate, SentLog, read_log
 from catchment.exchange.message import Message
 from catchment.exchange.request import Request
 
@@ -54,7 +54,7 @@ def test_a_refusal_that_is_repeated_is_noted_once_and_kept_short(tmp_path: Path)
     log = SentLog(tmp_path)
     reasons = ("a", "a", "b\x1b[31m\nc" + "d" * 5000, "a")
     assert [log.refused(RUN, "hello", why) for why in reasons] == [True, False, True, True]
-    found = [entry["why"] for entry in read_log(tmp_path)]
+    found = [entry["why"] for entry in read_log(tmp_path, REFUSED)]
     assert found[0] == found[2] == "a"
     assert len(found[1]) == sent.LONGEST
     assert "\x1b" not in json.dumps(found, ensure_ascii=False)
@@ -65,3 +65,35 @@ def test_after_an_answer_the_same_refusal_is_noted_again(tmp_path: Path) -> None
     log.refused(RUN, "ask", "too long")
     log.note(RUN, "hello", {})
     assert log.refused(RUN, "ask", "too long")
+
+
+def test_a_flood_of_refusals_is_noted_in_part_and_pushes_out_nothing_that_was_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(sent.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(sent, "LARGEST", 1)
+    monkeypatch.setattr(sent, "AT_ONCE", 3)
+    monkeypatch.setattr(sent, "FILES", 5)
+    log = SentLog(tmp_path)
+    log.note(RUN, "hello", {})
+    assert [log.refused(RUN, "ask", f"reason {number}") for number in range(50)] == [True] * 3 + [False] * 47
+    assert len(list(read_log(tmp_path))) == 1
+    clock[0] = sent.PAUSE
+    assert log.refused(RUN, "ask", "later")
+    assert not log.refused(RUN, "ask", "at once again")
+    found = list(read_log(tmp_path, REFUSED))
+    assert [(entry["why"], entry.get("left_out_before")) for entry in found] == [
+        ("reason 0", None), ("reason 1", None), ("reason 2", None), ("later", 47),
+    ]  # fmt: skip
+
+
+def test_a_rate_lets_no_more_through_after_a_long_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(sent.time, "monotonic", lambda: clock[0])
+    rate = Rate(2, 10.0)
+    assert [rate.allows() for _ in range(3)] == [True, True, False]
+    clock[0] = 10.0
+    assert [rate.allows() for _ in range(2)] == [True, False]
+    clock[0] = 1e9
+    assert [rate.allows() for _ in range(3)] == [True, True, False]

@@ -15,7 +15,7 @@ def test_everything_that_a_policy_says_is_shown(tmp_path: Path) -> None:
     policy = Policy(
         "h:1", 2, tmp_path / "state", tmp_path / "data", None, tmp_path / "ca.crt", tmp_path / "k", tmp_path / "f.pub",
         allow=Allow(("fedavg", "fedmd"), ("weights", "logits"), ("0" * 64,)),
-        limits=Limits(1024, 2048, 4096, 60, 7, 1000, 8192, math.inf, 2, 3, 5),
+        limits=Limits(1024, 2048, 4096, 600, 60, 7, 9, 1000, 8192, math.inf, 2, 3, 5),
     )  # fmt: skip
     approve(policy.state, "f" * 64)
     assert described(policy).splitlines() == [
@@ -27,7 +27,7 @@ def test_everything_that_a_policy_says_is_shown(tmp_path: Path) -> None:
         "Methods:          fedavg, fedmd",
         f"Approved runs:    {'0' * 64}, {'f' * 64}",
         "",
-        "Per run:          at most 1.00 KiB up, 7 rounds",
+        "Per run:          at most 1.00 KiB up, 600 s, 7 rounds of 9 requests",
         "Per request:      at most 4.00 KiB down, 2.00 KiB up, 60 s",
         "This machine:     at most 8.00 KiB of memory, any number of bytes of disk, 2 threads, models of 1,000 "
         "parameters, 3 runs kept",

@@ -16,7 +16,7 @@ from catchment import Experiment
 from catchment.data import Form, Normalisation, own_division
 from catchment.device import RealDevice
 from catchment.device.policy import Policy, digest
-from catchment.device.sent import read_log
+from catchment.device.sent import REFUSED, read_log
 from catchment.exchange.message import Message
 from catchment.exchange.request import Request, Response
 from catchment.keys.keys import make_federation_key, sign_run
@@ -79,7 +79,7 @@ class Server:
         return self.device.answer("ask", {"federation": HONEST, "key": key, "part": 0, "parts": 1, **fields}, raw)
 
     def refusals(self) -> list[str]:
-        return [entry["why"] for entry in read_log(self.policy.state) if entry["what"] == "refused"]
+        return [entry["why"] for entry in read_log(self.policy.state, REFUSED)]
 
     def serves_the_honest_run(self, key: str = "0-9") -> None:
         assert self.hello() == {"client": 0, "samples": SAMPLES}
