@@ -28,6 +28,7 @@ from catchment.errors import CatchmentError
 from catchment.files import write_atomically
 from catchment.flower.control import ControlFiles
 from catchment.flower.link import Link
+from catchment.flower.listening import raise_open_files
 from catchment.flower.messages import Grid
 from catchment.flower.store import Store
 from catchment.flower.transport import Flower
@@ -113,6 +114,7 @@ def serve_run(
 
 def main(directory: Path, descriptor: int) -> None:
     """The process of the server routine; under `torchrun` it is rank 0 of the job."""
+    raise_open_files()
     control = ControlFiles(directory)
     experiment = load_experiment(directory)
     keys, clients = control.keys(experiment), experiment.data.clients
@@ -120,8 +122,10 @@ def main(directory: Path, descriptor: int) -> None:
     certificate = None if given is None else (Path(given) / "server.crt", Path(given) / "server.key")
     link = Link(socket.socket(fileno=descriptor), clients, certificate)
     if keys is not None:
-        link.store.admit(admitted_keys(keys, clients))
-        threading.Thread(target=_follow, args=(link.store, keys, clients, control), name="keys", daemon=True).start()
+        known = admitted_keys(keys, clients)
+        link.store.admit(known)
+        follow = (link.store, keys, clients, known, control)
+        threading.Thread(target=_follow, args=follow, name="keys", daemon=True).start()
     with ExitStack() as stack:
         ranks = None if this_rank() is None else stack.enter_context(closing(Ranks()))
         stack.enter_context(link)
@@ -133,12 +137,21 @@ def main(directory: Path, descriptor: int) -> None:
         )  # fmt: skip
 
 
-def _follow(store: Store, folder: Path, clients: int, control: ControlFiles) -> None:
-    """Follow the folder of keys: disconnect clients whose key is gone from it, admit new ones."""
+def _follow(store: Store, folder: Path, clients: int, known: Mapping[bytes, int], control: ControlFiles) -> None:
+    """Follow the folder of keys: disconnect clients whose key is gone from it, admit new ones.
+
+    Whatever goes wrong, the keys that are known hold, and the folder is looked at again.
+    """
+    told = ""
     while True:
         time.sleep(KEYS)
-        for client in store.admit(admitted_keys(folder, clients)):
-            control.note("revoked", client, "its key was revoked or replaced")
+        try:
+            known = admitted_keys(folder, clients, known)
+            for client in store.admit(known):
+                control.note("revoked", client, "its key was revoked or replaced")
+        except Exception as error:
+            if told != (told := f"{type(error).__name__}: {error}"):
+                print(f"the keys in {folder} cannot be followed ({told}); those that are known hold", flush=True)
 
 
 if __name__ == "__main__":

@@ -5,10 +5,10 @@ A running federation reads the folder again every few seconds, so every change i
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import re
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -48,13 +48,25 @@ def admissions(directory: Path) -> list[Admission]:
     return sorted(found, key=lambda one: (one.client, one.revoked is None, one.since))
 
 
-def admitted_keys(directory: Path, clients: int) -> dict[bytes, int]:
-    """Who may join now: public keys in PEM, as devices send them, and whose they are."""
+def admitted_keys(directory: Path, clients: int, before: Mapping[bytes, int] | None = None) -> dict[bytes, int]:
+    """Who may join now: public keys in PEM, as devices send them, and whose they are.
+
+    Only a key whose file is missing is revoked. While a file cannot be read for any other reason, because it is being
+    written or too many files are open, the client keeps the key that it had `before`.
+    """
+    known = {client: key for key, client in (before or {}).items()}
+    if not directory.is_dir():
+        return dict(before or {})
     found = {}
     for client in range(clients):
-        with contextlib.suppress(UserError):  # there is none, or it is being written
-            key = read_public(directory / f"client-{client}.pub")
-            found[key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)] = client
+        path = directory / f"client-{client}.pub"
+        if not path.exists():
+            continue
+        try:
+            found[read_public(path).public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)] = client
+        except UserError:
+            if client in known:
+                found[known[client]] = client
     return found
 
 

@@ -115,6 +115,35 @@ def test_the_server_routine_lets_in_whom_the_folder_names(server: Path, devices:
     assert not before.keys() & after.keys()
 
 
+def test_a_key_that_cannot_be_read_is_not_a_revocation(server: Path, devices: list[Path]) -> None:
+    for client in range(2):
+        admit(server, devices[client], client)
+    before = admitted_keys(server, 3)
+    (server / "client-0.pub").write_bytes(b"half of a k")
+    (server / "client-1.pub").rename(server / "client-2.pub")
+    again = admitted_keys(server, 3, before)
+    assert sorted(again.values()) == [0, 2]
+    assert [key for key, client in again.items() if client == 0] == [
+        key for key, client in before.items() if client == 0
+    ]
+    assert admitted_keys(server, 3) == {key: 2 for key, client in before.items() if client == 1}
+    server.rename(server.with_name("unmounted"))
+    assert admitted_keys(server, 3, before) == before
+
+
+def test_with_too_many_open_files_everybody_stays_admitted(
+    server: Path, devices: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admit(server, devices[0], 0)
+    before = admitted_keys(server, 2)
+
+    def full(*_: object) -> bytes:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(Path, "read_bytes", full)
+    assert admitted_keys(server, 2, before) == before
+
+
 def test_a_private_half_left_on_the_server_goes_with_the_public_one(server: Path) -> None:
     make_keys(server, 1, [])
     old = fingerprint(server / "client-0.pub")
