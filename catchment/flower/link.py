@@ -5,6 +5,7 @@ A request passes the gate, then Flower's handlers (`superlink`), which work on t
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import ssl
@@ -12,33 +13,41 @@ import threading
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 from flwr.app import Message
 
 from catchment.errors import RunError
 from catchment.flower.gate import Gate
+from catchment.flower.listening import Listener, Loop
 from catchment.flower.store import Store
 from catchment.flower.superlink import be_server, fleet_api, put_together, taken_apart
 
 STARTING = 30.0  # seconds for the thread to listen
-CONNECTIONS = 2000  # at a time
-SILENCE = 100  # tenths of a second for the head of the first request to arrive
+SILENCE = 100  # tenths of a second for the head of a request to arrive
 
 
 class _Server(uvicorn.Server):
-    """Closes connections that stay silent, so that nobody can use up all of them."""
+    """Closes connections that do not finish the head of a request, so that nobody can use up all of them."""
 
     _silent: frozenset[object] = frozenset()
 
     async def on_tick(self, counter: int) -> bool:
         """Called ten times a second."""
         if counter % SILENCE == 0:
-            silent = {one for one in self.server_state.connections if getattr(one, "cycle", None) is None}
+            silent = {one for one in self.server_state.connections if _owes_a_head(one)}
             for connection in silent & self._silent:
                 connection.transport.abort()
             self._silent = frozenset(silent - self._silent)
         return await super().on_tick(counter)
+
+
+def _owes_a_head(connection: Any) -> bool:
+    """Whether somebody has yet to ask for something, or has begun to ask again; to rest in between is allowed."""
+    if connection.cycle is None:
+        return True
+    return connection.cycle.response_complete and bool(connection.conn.trailing_data[0])
 
 
 class Link:
@@ -52,6 +61,7 @@ class Link:
         self._server = _Server(
             uvicorn.Config(
                 Gate(fleet_api(self.store), self.store),
+                http="h11",  # the parser that limits heads
                 lifespan="off",
                 ws="none",
                 interface="asgi3",
@@ -60,7 +70,6 @@ class Link:
                 server_header=False,
                 date_header=False,
                 proxy_headers=False,
-                limit_concurrency=CONNECTIONS,
                 timeout_keep_alive=30,
                 timeout_graceful_shutdown=2,
                 h11_max_incomplete_event_size=16_384,
@@ -69,7 +78,11 @@ class Link:
                 ssl_version=ssl.PROTOCOL_TLS_SERVER,
             )
         )
-        self._thread = threading.Thread(target=self._server.run, args=([listener],), name="link", daemon=True)
+        self._thread = threading.Thread(target=self._serve, args=(listener,), name="link", daemon=True)
+
+    def _serve(self, listener: socket.socket) -> None:
+        with asyncio.Runner(loop_factory=Loop) as runner, Listener(listener) as counted:
+            runner.run(self._server.serve([counted]))
 
     def __enter__(self) -> Link:
         self._thread.start()

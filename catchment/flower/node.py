@@ -1,7 +1,7 @@
 """A device's process: it keeps PyTorch and the model, and asks the server for messages.
 
-A server that is away, was restarted or cannot be reached is tried again, with growing pauses. The process ends only if
-the server refuses this device or cannot be trusted.
+A server that is away, was restarted, cannot be reached or does not admit this device is tried again, with growing
+pauses. The process ends only if the server cannot be trusted, or speaks another protocol.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from catchment.device import RealDevice
 from catchment.flower.messages import reply_to
-from catchment.flower.supernode import LONGEST_PAUSE, Away, Connection, FleetClient
+from catchment.flower.supernode import LONGEST_PAUSE, Away, Connection, FleetClient, NotAdmitted
 from catchment.keys.keys import read_private
 from catchment.process import return_freed_memory
+
+LASTING = 30.0  # seconds after which a connection was a good one
 
 
 def serve_node(
@@ -34,14 +36,17 @@ def serve_node(
     pause = 0.0  # seconds until the next try, while the server is away
     with FleetClient(address, certificate, private) as server:
         while True:
+            began = time.monotonic()
             try:
                 with server.connected() as connection:
                     tell(f"client {device.client} is connected to {address} as node {connection.node.node_id}")
-                    pause = 0.0
                     return _serve(connection, device, once, tell)
             except Away as why:
+                if time.monotonic() - began > LASTING:
+                    pause = 0.0
                 if not pause:
-                    tell(f"{address} is away ({why}); trying again until it is back")
+                    until = "it is" if isinstance(why, NotAdmitted) else "it is back"
+                    tell(f"{address} is away ({why}); trying again until {until}")
                 pause = min(LONGEST_PAUSE, 2 * pause or 0.1)
                 time.sleep(pause)
 
@@ -51,7 +56,10 @@ def _serve(connection: Connection, device: RealDevice, once: bool, tell: Callabl
         if (message := connection.receive()) is None:
             continue
         began = time.monotonic()
-        kind, reply = reply_to(message, device.answer)
+        try:
+            kind, reply = reply_to(message, device.answer)
+        except Exception as error:  # its envelope comes from a server that may send anything
+            raise Away(f"it sends what cannot be answered: {type(error).__name__}") from None
         del message
         connection.send(reply)
         del reply

@@ -6,6 +6,7 @@ With `superlink.py` and `inflating.py` one of the three files with private names
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 import ssl
 import threading
@@ -38,11 +39,12 @@ from flwr.supercore.inflatable.inflatable_object import (
     iterate_object_tree,
     no_object_id_recompute,
 )
-from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents, pull_objects, push_objects
+from flwr.supercore.inflatable.inflatable_utils import pull_objects, push_objects
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.fleet_http_client import FleetHttpClient
 
 from catchment.core.transport import PART
+from catchment.flower.inflating import inflated
 
 T = TypeVar("T")
 
@@ -52,6 +54,7 @@ LONGEST_PAUSE = 10.0  # seconds
 HANDSHAKE = 5.0  # seconds to find out whether a server speaks TLS
 LARGEST = PART + PART // 20  # bytes of one message, with what Flower adds
 OBJECTS = 64  # of one message
+LONGEST = 5_300_000  # bytes of one answer; Flower cuts arrays into chunks of 5 MiB
 NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
 
 
@@ -61,6 +64,10 @@ class Refused(Exception):
 
 class Away(Exception):
     """The server cannot be reached, or does not know this device any more."""
+
+
+class NotAdmitted(Away):
+    """The server does not admit this device's key: not yet, not any more, or it cannot tell at the moment."""
 
 
 class _Unknown(Away):
@@ -77,6 +84,8 @@ class FleetClient:
         self._http = FleetHttpClient.from_server_address(
             address, self._plain, certificate, interceptors=[self._signature]
         )
+        self._http._client.follow_redirects = False
+        self._http._client.event_hooks = {"response": [_check_answer]}
 
     def __enter__(self) -> FleetClient:
         self._http.__enter__()
@@ -137,16 +146,15 @@ class Connection:
         found = _steady(partial(self._http.PullMessages, PullMessagesRequest(node=self.node)))
         if not found.messages_list:
             return None
-        tree = found.message_object_trees[0]
-        run = TaskIdentity.run_id = message_from_proto(found.messages_list[0]).metadata.run_id
-        objects = self._fetch(run, tree)
         try:
-            message = inflate_object_from_contents(tree.object_id, objects)
+            tree = found.message_object_trees[0]
+            run = TaskIdentity.run_id = message_from_proto(found.messages_list[0]).metadata.run_id
+            message = inflated(tree.object_id, self._fetch(run, tree), LARGEST)
+            message.metadata.__dict__["_message_id"] = tree.object_id
+        except (Away, Refused):
+            raise
         except Exception as error:  # bytes of a server that may send anything
             raise Away(f"it sends what cannot be read: {type(error).__name__}") from None
-        if not isinstance(message, Message):
-            raise Away("it sends what is not a message")
-        message.metadata.__dict__["_message_id"] = tree.object_id
         confirm = ConfirmMessageReceivedRequest(node=self.node, run_id=run, message_object_id=tree.object_id)
         _steady(partial(self._http.ConfirmMessageReceived, confirm))
         return message
@@ -154,6 +162,8 @@ class Connection:
     def _fetch(self, run: int, tree: ObjectTree) -> dict[str, bytes]:
         """All objects of a message, up to the largest that a message may be."""
         names = list({part.object_id for part in iterate_object_tree(tree)})
+        if len(names) > OBJECTS:
+            raise Away(f"it sends a message of {len(names):,} objects; at most {OBJECTS} are expected")
         size = 0
 
         def fetch(name: str) -> bytes:
@@ -163,8 +173,8 @@ class Connection:
             if not found.object_found:
                 raise Away("it does not have the message any more")
             size += len(found.object_content)
-            if size > LARGEST or len(names) > OBJECTS:
-                raise Refused(f"it sends more than {LARGEST:,} bytes in one message")
+            if size > LARGEST:
+                raise Away(f"it sends more than {LARGEST:,} bytes in one message")
             return found.object_content
 
         return pull_objects(names, fetch)
@@ -203,12 +213,22 @@ class _Signature:
         now = datetime.now(UTC).isoformat()
         context.request.headers.update(
             {
+                "accept-encoding": "identity",
                 "flwr-public-key": b64encode(self.public).decode(),
                 "flwr-timestamp": now,
                 "flwr-signature": b64encode(self._private.sign(now.encode(), ec.ECDSA(SHA256()))).decode(),
             }
         )
         return call_next(context)
+
+
+def _check_answer(answer: httpx.Response) -> None:
+    """Refuse, before it is read, an answer that is longer than it says, or might become so."""
+    length = answer.headers.get("content-length", "")
+    if "content-encoding" in answer.headers:
+        raise httpx.DecodingError("its answer is encoded, which was not asked for", request=answer.request)
+    if not re.fullmatch("[0-9]{1,9}", length) or int(length) > LONGEST:
+        raise httpx.DecodingError(f"its answer is not of at most {LONGEST:,} bytes", request=answer.request)
 
 
 # ---- what a failure means ---------------------------------------------------------------------------------------
@@ -220,7 +240,7 @@ def _steady(call: Callable[[], T]) -> T:
     while True:
         try:
             return _called(call)
-        except _Unknown:
+        except (_Unknown, NotAdmitted):
             raise
         except Away:
             if time.monotonic() > until:
@@ -238,7 +258,7 @@ def _called(call: Callable[[], T]) -> T:
         if status == httpx.codes.UNAUTHORIZED:
             raise _Unknown("it does not know this device any more") from None
         if status == httpx.codes.FORBIDDEN:
-            raise Refused("the key of this device is not admitted") from None
+            raise NotAdmitted("the key of this device is not admitted") from None
         if status == httpx.codes.NOT_FOUND:
             raise Refused("it is not a server of Catchment's") from None
         raise Away(f"it answers {status}") from None

@@ -29,7 +29,7 @@ from flwr.supercore.protobuf.translation import PROTOBUF_REQUEST_TYPES
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
-from catchment.flower import gate, inflating, link as link_module, node, store, supernode
+from catchment.flower import gate, inflating, link as link_module, listening, node, store, supernode
 from catchment.flower.federation import listen
 from catchment.flower.link import Link
 from catchment.flower.messages import EXPIRED, FAILED, GONE, pack, unpack
@@ -204,15 +204,72 @@ def test_a_body_in_chunks_is_refused(place):
         assert answer.status_code == 411
 
 
-@pytest.mark.parametrize("said", [b"", b"POST /v1/fleet/push-object HTTP/1.1\r\nHost: he"])
-def test_whoever_connects_and_does_not_ask_for_anything_is_hung_up_on(monkeypatch, said):
+HEAD = b"POST /v1/fleet/push-object HTTP/1.1\r\nHost: he"
+
+
+@pytest.mark.parametrize(("asked", "said"), [(False, b""), (False, HEAD), (True, HEAD), (True, b"G")])
+def test_whoever_connects_and_does_not_finish_a_head_is_hung_up_on(monkeypatch, asked, said):
     monkeypatch.setattr(link_module, "SILENCE", 1)
-    with opened_link() as place:
-        host, port = place.address.split(":")
-        with socket.create_connection((host, int(port)), timeout=60) as line:
-            line.sendall(said)
-            with contextlib.suppress(ConnectionResetError):
+    with opened_link() as place, stranger(place) as line:
+        if asked:
+            line.sendall(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n")
+            assert line.recv(1000).startswith(b"HTTP/1.1 404")
+        line.sendall(said)
+        with contextlib.suppress(ConnectionResetError):
+            assert line.recv(100) == b""
+
+
+def stranger(place):
+    host, port = place.address.split(":")
+    return socket.create_connection((host, int(port)), timeout=60)
+
+
+def test_a_head_without_end_is_refused(place):
+    with stranger(place) as line, contextlib.suppress(ConnectionResetError, BrokenPipeError):
+        line.sendall(b"GET / HTTP/1.1\r\nHost: here\r\n")
+        for number in range(2000):
+            line.sendall(b"%x:y\r\n" % number * 10)
+        assert line.recv(100).startswith(b"HTTP/1.1 400")
+
+
+def test_connections_for_which_there_is_no_room_are_hung_up_on_and_there_is_room_again(monkeypatch):
+    monkeypatch.setattr(listening, "CONNECTIONS", 6)  # of which one address has half
+    with opened_link() as place, contextlib.ExitStack() as stack:
+        lines = [stack.enter_context(stranger(place)) for _ in range(3)]
+        for _ in range(2):
+            with stranger(place) as line, contextlib.suppress(ConnectionResetError):
                 assert line.recv(100) == b""
+        lines[0].close()
+
+        def answered():
+            with contextlib.suppress(httpx.TransportError):
+                return place.post("/").status_code == 404
+
+        until(answered, "room", 60)
+
+
+def test_files_are_left_for_the_run(monkeypatch):
+    resource = pytest.importorskip("resource")
+    for files, expected in ((1_000_000, 2000), (1024, 768), (300, 150), (resource.RLIM_INFINITY, 2000)):
+        monkeypatch.setattr(resource, "getrlimit", lambda _, files=files: (files, files))
+        assert listening.room() == expected
+
+
+def test_the_server_routine_opens_as_many_files_as_it_may(monkeypatch):
+    resource = pytest.importorskip("resource")
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 5000))
+    limits = []
+    monkeypatch.setattr(resource, "setrlimit", lambda kind, limit: limits.append(limit))
+    listening.raise_open_files()
+    assert limits == [(5000, 5000)]
+
+
+def test_tls_has_to_begin_soon(monkeypatch, tmp_path):
+    monkeypatch.setattr(listening, "HANDSHAKE", 0.2)
+    make_keys(tmp_path / "keys", 1, [])
+    certificate = (tmp_path / "keys" / "server.crt", tmp_path / "keys" / "server.key")
+    with opened_link([], certificate) as place, stranger(place) as line, contextlib.suppress(ConnectionResetError):
+        assert line.recv(100) == b""
 
 
 def test_where_anybody_may_join_there_is_room_for_a_number_of_nodes_only():
@@ -457,18 +514,26 @@ def test_a_device_outlives_a_message_that_cannot_be_read(place, tmp_path):
     assert unpack(reply(place, place.ask(number, b"next")).content) == ({"client": 0}, b"next")
 
 
-def test_a_device_whose_key_is_revoked_is_refused_from_the_next_request_on(place, tmp_path):
+def test_a_device_whose_key_is_revoked_is_refused_from_the_next_request_on_and_comes_back_when_it_is_admitted(
+    place, tmp_path
+):
     device = Device().serve(place.address, tmp_path, place.keys[0])
     number = first_node(place)
     name = place.ask(number)
     reply(place, name)
-    left = {pem(place.keys[1]): 1}
+    everybody, left = {pem(keys): client for client, keys in enumerate(place.keys)}, {pem(place.keys[1]): 1}
     assert place.store.admit(left) == [0]
     assert place.store.admit(left) == []
     assert place.link.get_node_ids() == []
     assert place.link.push_messages([Message(pack({}), number, "train.ask", ttl=9.0)]) == [""]
     place.store.wake()
-    assert "not admitted" in str(device.ended.get(timeout=30))
+    said = [device.said.get(timeout=60) for _ in range(3)]
+    assert said[-1] == f"{place.address} is away (the key of this device is not admitted); trying again until it is"
+    assert device.ended.empty()
+    place.store.admit(everybody)
+    (bye,) = place.link.push_messages([Message(pack({}), first_node(place), "query.bye", ttl=30.0)])
+    reply(place, bye)
+    assert device.ended.get(timeout=60) is None
 
 
 def test_a_rotated_key_joins_as_the_same_client(place, tmp_path):

@@ -6,19 +6,18 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import psutil
 import pytest
 
 pytest.importorskip("flwr")
 
+from cryptography.hazmat.primitives.asymmetric import ec
 from federations import HERE, ROUTINE, Machines, child, until
 
 import catchment
 from catchment.flower.federation import environment
-from catchment.flower.node import serve_node
-from catchment.flower.supernode import Refused
+from catchment.flower.supernode import FleetClient, NotAdmitted
 from catchment.keys.admission import admit, revoke
 from catchment.keys.keys import make_device_key, make_keys
 
@@ -60,7 +59,6 @@ def test_flowers_own_commands_start_and_stop_nothing(keys, tmp_path):
 
 
 def test_nobody_else_on_the_machine_joins_a_run_of_local_clients(tmp_path):
-    stranger = SimpleNamespace(client=0)
     refused = []
 
     def observe(record):
@@ -68,8 +66,9 @@ def test_nobody_else_on_the_machine_joins_a_run_of_local_clients(tmp_path):
             return
         connections = child(ROUTINE).net_connections("tcp")
         (port,) = {one.laddr.port for one in connections if one.status == psutil.CONN_LISTEN}
-        with pytest.raises(Refused, match="not admitted") as why:
-            serve_node(f"127.0.0.1:{port}", stranger, None, None, once=True, tell=print)
+        stranger = FleetClient(f"127.0.0.1:{port}", None, ec.generate_private_key(ec.SECP384R1()))
+        with stranger, pytest.raises(NotAdmitted) as why, stranger.connected():
+            pass
         refused.append(why)
 
     table = {"path": str(HERE), "engine": "flower", **counting(rounds=3, seconds=1.0)}
@@ -86,16 +85,15 @@ def test_only_devices_with_their_own_key_join_and_only_the_right_server(tmp_path
     make_keys(others, 3, [])
     with Machines(tmp_path, counting(wait=280.0, least=2), 2, keys) as machines:
         machines.serve()
-        strangers = {
-            "unknown key": ({"key": others / "client-0.key"}, "not admitted"),
-            "wrong certificate": ({"root_certificate": others / "ca.crt"}, "certificate"),
-        }
-        for name, (changes, why) in strangers.items():
-            stranger = machines.join(0, name, **changes)
-            assert stranger.wait(120) == 1, name
-            assert "error: client 0 cannot join" in machines.log(name)
-            assert why in machines.log(name)
-            assert "Traceback" not in machines.log(name)
+        stranger = machines.join(0, "wrong-certificate", root_certificate=others / "ca.crt")
+        assert stranger.wait(120) == 1
+        assert "error: client 0 cannot join" in machines.log("wrong-certificate")
+        assert "certificate" in machines.log("wrong-certificate")
+        assert "Traceback" not in machines.log("wrong-certificate")
+        unknown = machines.join(0, "unknown-key", key=others / "client-0.key")
+        until(lambda: "the key of this device is not admitted" in machines.log("unknown-key"), "it to be refused")
+        assert unknown.poll() is None  # it may be admitted yet
+        unknown.terminate()
         impostor = machines.join(0, "impostor", key=keys / "client-1.key")
         # Only a device that was refused is greeted again.
         until(lambda: machines.log("impostor").count("hello answered") > 1, "the impostor to be refused")
@@ -120,11 +118,12 @@ def test_a_key_that_is_revoked_or_replaced_counts_no_more_in_a_running_federatio
             machines.join(client)
         machines.wait_for_round(2)
         revoke(keys, 1)
-        assert machines.processes["client-1"].wait(60) == 1
-        assert "not admitted" in machines.log("client-1")
+        until(lambda: "not admitted" in machines.log("client-1"), "client 1 to be refused")
         public = make_device_key(tmp_path / "fresh.key")
         admit(keys, public, 2, replace=True)
-        assert machines.processes["client-2"].wait(60) == 1
+        until(lambda: "not admitted" in machines.log("client-2"), "client 2 to be refused")
+        assert machines.processes["client-2"].poll() is None
+        machines.kill("client-2")
         machines.join(2, key=tmp_path / "fresh.key")
         machines.result()
         assert sorted(event["client"] for _, event in machines.events("revoked")) == [1, 2]
