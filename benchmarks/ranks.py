@@ -243,7 +243,8 @@ PARTS_OF_RANKS = {"one-message": one_message, "one-step": one_step}
 
 def in_a_rank(part: str) -> None:
     from catchment import launch
-    from catchment.engines.ranks import follow, this_rank
+    from catchment.engines.ranks import follow
+    from catchment.process import this_rank
 
     if this_rank() == 0:
         print(json.dumps(PARTS_OF_RANKS[part]()))

@@ -12,8 +12,9 @@ from tempfile import TemporaryDirectory
 from catchment import process
 from catchment.config.experiment import Experiment
 from catchment.core.world import World
-from catchment.engines.ranks import Ranks, own_device, this_rank
+from catchment.engines.ranks import Ranks, own_device
 from catchment.errors import ExperimentError
+from catchment.process import this_rank
 from catchment.runs.converter import Record
 from catchment.runs.directory import RESULT, begin, load_experiment
 from catchment.runs.loop import Observer, ignore, run_rounds

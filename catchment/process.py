@@ -1,6 +1,6 @@
-"""Settings of the C libraries under PyTorch: threads and memory.
+"""This process: its rank in a job, and the settings of the C libraries under PyTorch, for threads and memory.
 
-They change speed, never results, and do not override what the user has set in the environment.
+The settings change speed, never results, and do not override what the user has set in the environment.
 """
 
 from __future__ import annotations
@@ -9,6 +9,14 @@ import ctypes
 import os
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # values of M_TRIM_THRESHOLD and so on in malloc.h
+
+
+JOB = "TORCHELASTIC_RUN_ID"  # a variable that torchrun sets
+
+
+def this_rank() -> int | None:
+    """The number of this process in its job; None outside of `torchrun`."""
+    return int(os.environ["RANK"]) if JOB in os.environ else None
 
 
 def set_up() -> None:

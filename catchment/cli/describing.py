@@ -6,21 +6,25 @@ import ast
 import dataclasses
 import inspect
 import io
+import sys
 import textwrap
 import tokenize
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from catchment import models
+from catchment import data, models
 from catchment.codecs.rules import STAGES
 from catchment.data.sources import STATISTICS, WITH_BOXES
-from catchment.engines.profiles import PROFILES
-from catchment.errors import ModelError, UserError
+from catchment.engines.profiles import PROFILES, DeviceProfile
+from catchment.learning import optimizers
 from catchment.methods import METHODS
-from catchment.names import did_you_mean, resolve
+from catchment.names import resolve
+from catchment.privacy.disclosure import disclosed
 from catchment.robust import ATTACKS
 from catchment.robust.aggregators import AGGREGATORS
+from catchment.tasks import TASKS
+
+IMAGE, FEATURES = (3, 32, 32), (16, 32, 32)  # shapes that models are described with
 
 
 class Option(NamedTuple):
@@ -32,92 +36,73 @@ class Option(NamedTuple):
     meaning: str
 
 
-class Described(NamedTuple):
-    """A name that an experiment file can use."""
-
-    name: str
-    line: str
-    thing: Any  # the class behind it, if there is one
-
-
-class Kind(NamedTuple):
-    """The names for one key of an experiment file, and what describes one; a model is built for that."""
-
-    key: str
-    names: tuple[str, ...]
-    describe: Callable[[str], Described]
-
-    def described(self) -> list[Described]:
-        """All of them."""
-        return [self.describe(name) for name in self.names]
-
-
-def _classes(key: str, found: Mapping[str, Any]) -> Kind:
-    def describe(name: str) -> Described:
-        thing = resolve("", name, found)
-        return Described(name, first_sentence(thing), thing)
-
-    return Kind(key, tuple(found), describe)
+def index() -> dict[str, Any]:
+    """All names by kind and, for the commands, what is known of each; all names by key."""
+    kinds = {
+        "methods": ("method.name", {name: _method(name) for name in METHODS}),
+        "models": ("models.client, models.server", {name: {"line": model(name)} for name in models.MODELS}),
+        "data": ("data.name", {name: {"line": _data(name)} for name in STATISTICS}),
+        "codecs": ("wire.codecs, as PATTERN=CHAIN", {name: _class(stage) for name, stage in STAGES.items()}),
+        "attacks": ("attack.name", {name: _class(attack) for name, attack in ATTACKS.items()}),
+        "aggregators": ("aggregation.name", {name: _class(kind) for name, kind in AGGREGATORS.items()}),
+        "devices": ("devices.profile", {name: {"line": _device(profile)} for name, profile in PROFILES.items()}),
+    }
+    return {
+        "kinds": {title: {"key": key, "names": names} for title, (key, names) in kinds.items()},
+        "keys": {
+            **{key: list(names) for key, names in kinds.values()},
+            "data.partition": list(data.PARTITIONS),
+            **{f"data.augment, {task.name}": list(task.augmentations) for task in TASKS.values()},
+            "optimizer.*.name": list(optimizers.NAMES),
+            "inspection.action": ["none", "flag", "drop"],
+            "engine": ["inprocess", "flower"],
+        },
+    }
 
 
-def _device(name: str) -> Described:
-    profile = PROFILES[name]
+def _class(kind: type) -> dict[str, Any]:
+    """A class, and the options that it has."""
+    text = inspect.getdoc(kind) or ""
+    found = list(map(list, options(kind))) if dataclasses.is_dataclass(kind) else []
+    return {"line": text.partition("\n")[0], "text": text, "options": found}
+
+
+def _method(name: str) -> dict[str, Any]:
+    """A method, its paper, and what its clients send."""
+    method = resolve("method", name, METHODS)
+    return {
+        **_class(method),
+        "text": (sys.modules[method.__module__].__doc__ or "").strip(),
+        "average": method.moving_average,
+        "sends": [[row.field, row.kind, row.when, row.shows] for row in disclosed(method)],
+    }
+
+
+def _device(profile: DeviceProfile) -> str:
     limits = [
         (profile.compute, f"{profile.compute:.0e} MACs per second"),
         (profile.up, f"{profile.up:g} Mbit/s up"),
         (profile.down, f"{profile.down:g} down"),
         (profile.memory or float("inf"), f"{profile.memory} MiB"),
     ]
-    line = ", ".join(text for value, text in limits if value != float("inf")) or "no limits: no time passes"
-    return Described(name, line, profile)
+    return ", ".join(text for value, text in limits if value != float("inf")) or "no limits: no time passes"
 
 
-def _model(name: str) -> Described:
+def model(name: str) -> str:
+    """A line about a model, which is built for that."""
     if name in models.FORMS:
-        return Described(name, models.FORMS[name], None)
+        return models.FORMS[name]
     half = models.is_half(name)
-    model = models.build(name, FEATURES if half else IMAGE, 10, seed=0)
-    kind = "server half, takes features" if half else "extractor and classifier" if models.is_split(model) else "whole"
-    size = f"{models.parameters(model):,} parameters for 3x32x32 images and 10 classes"
-    return Described(name, f"{kind}; {size}", None)
+    built = models.build(name, FEATURES if half else IMAGE, 10, seed=0)
+    kind = "server half, takes features" if half else "extractor and classifier" if models.is_split(built) else "whole"
+    return f"{kind}; {models.parameters(built):,} parameters for 3x32x32 images and 10 classes"
 
 
-def _data(name: str) -> Described:
+def _data(name: str) -> str:
     where = "embedded" if name == "digits" else f"folder {name} in CATCHMENT_DATA or data.root, or from the hub"
     channels = len(STATISTICS[name][0])
     kind = "images with boxes" if name in WITH_BOXES else "colour images" if channels == 3 else "grey images"
-    return Described(name, f"{kind}; {where}", None)
-
-
-IMAGE, FEATURES = (3, 32, 32), (16, 32, 32)  # shapes that models are described with
-KINDS = {
-    "methods": _classes("method.name", METHODS),
-    "models": Kind("models.client, models.server", models.MODELS, _model),
-    "data": Kind("data.name", tuple(STATISTICS), _data),
-    "codecs": _classes("wire.codecs, as PATTERN=CHAIN", STAGES),
-    "attacks": _classes("attack.name", ATTACKS),
-    "aggregators": _classes("aggregation.name", AGGREGATORS),
-    "devices": Kind("devices.profile", tuple(PROFILES), _device),
-}
-"""What can be listed."""
-
-
-def find(name: str) -> dict[str, Described]:
-    """What a name stands for, by kind; a name may be of several, and a model may have arguments."""
-    wanted = name.lower()
-    found = {title: kind.describe(wanted) for title, kind in KINDS.items() if wanted in kind.names}
-    if not found and "(" in wanted:
-        with suppress(ModelError):  # then it is like no model
-            found["models"] = _model(wanted)
-    if found:
-        return found
-    known = [name for kind in KINDS.values() for name in kind.names]
-    raise UserError(f'there is nothing called "{name}"; {did_you_mean(wanted, known)}')
-
-
-def first_sentence(thing: Any) -> str:
-    """The first line of a docstring."""
-    return (inspect.getdoc(thing) or "").partition("\n")[0]
+    return f"{kind}; {where}"
 
 
 def options(kind: type) -> Iterator[Option]:

@@ -1,58 +1,68 @@
-"""Commands about names: which ones an experiment can use, and what they mean."""
+"""Commands about names: which ones an experiment can use, and what they mean.
+
+What they show of built-in names is in `names.json`, which `python benchmarks/names.py` writes from the code; so nothing
+that learns is imported to show it.
+"""
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
-import sys
+import functools
+import json
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
-from catchment import data
-from catchment.cli.describing import KINDS, Described, find, options
 from catchment.cli.output import console, say
-from catchment.core.method import Method
-from catchment.errors import UserError
-from catchment.learning import optimizers
+from catchment.errors import ModelError, UserError
 from catchment.names import did_you_mean
-from catchment.privacy.disclosure import disclosed
-from catchment.report import summary_table
-from catchment.runs.reading import RunFiles
-from catchment.tasks import TASKS
+
+INDEX = Path(__file__).with_name("names.json")
+
+
+@functools.cache
+def index() -> dict[str, Any]:
+    """What `describing.index` made of the code."""
+    return json.loads(INDEX.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+
+
+def kinds() -> dict[str, Any]:
+    """The kinds of names, each with the key of an experiment file, and its names with what is known of them."""
+    return index()["kinds"]  # type: ignore[no-any-return]
 
 
 def _complete_kind(incomplete: str) -> list[str]:
-    return [kind for kind in KINDS if kind.startswith(incomplete)]
+    return [kind for kind in kinds() if kind.startswith(incomplete)]
 
 
 def _complete_name(incomplete: str) -> list[str]:
-    return [name for kind in KINDS.values() for name in kind.names if name.startswith(incomplete)]
+    return [name for kind in kinds().values() for name in kind["names"] if name.startswith(incomplete)]
 
 
 def list_names(
     what: Annotated[
         str | None,
         typer.Argument(
-            help=f"{', '.join(KINDS)}; or a directory, to list the runs below it.", autocompletion=_complete_kind
+            help=f"{', '.join(kinds())}; or a directory, to list the runs below it.", autocompletion=_complete_kind
         ),
     ] = None,
 ) -> None:
     """List the names that an experiment can use, or the runs below a directory."""
     if what is None:
         _list_all()
-    elif what in KINDS:
-        table = Table(title=f"{what}: names for {KINDS[what].key}", show_header=False, box=None)
-        for one in KINDS[what].described():
-            table.add_row(escape(one.name), escape(one.line))
+    elif what in kinds():
+        kind = kinds()[what]
+        table = Table(title=f"{what}: names for {kind['key']}", show_header=False, box=None)
+        for name, known in kind["names"].items():
+            table.add_row(escape(name), escape(known["line"]))
         console.print(table)
     elif Path(what).is_dir():
         _list_runs(Path(what))
     else:
-        raise UserError(f'"{what}" is no directory, and nothing that can be listed; {did_you_mean(what, KINDS)}')
+        raise UserError(f'"{what}" is no directory, and nothing that can be listed; {did_you_mean(what, kinds())}')
 
 
 def show(
@@ -64,45 +74,56 @@ def show(
     ],
 ) -> None:
     """Say what a name means: its paper, its options with their defaults, what leaves a device."""
-    for kind, one in find(name).items():
-        _show(kind, one)
+    for kind, known in find(name).items():
+        _show(name.lower(), kind, known)
 
 
-def _show(kind: str, one: Described) -> None:
-    if not isinstance(one.thing, type):
-        say(f"{one.name} ({kind}): {one.line}")
+def find(name: str) -> dict[str, Any]:
+    """What a name stands for, by kind; a name may be of several, and a model may have arguments."""
+    wanted = name.lower()
+    found = {title: kind["names"][wanted] for title, kind in kinds().items() if wanted in kind["names"]}
+    if not found and "(" in wanted:
+        from catchment.cli.describing import model
+
+        with suppress(ModelError):  # then it is like no model
+            found["models"] = {"line": model(wanted)}
+    if not found:
+        names = [name for kind in kinds().values() for name in kind["names"]]
+        raise UserError(f'there is nothing called "{name}"; {did_you_mean(wanted, names)}')
+    return found
+
+
+def _show(name: str, kind: str, known: dict[str, Any]) -> None:
+    if "text" not in known:
+        say(f"{name} ({kind}): {known['line']}")
         return
-    text = sys.modules[one.thing.__module__].__doc__ if kind == "methods" else inspect.getdoc(one.thing)
-    say(f"{(text or '').strip()}\n")
-    if dataclasses.is_dataclass(one.thing) and dataclasses.fields(one.thing):
-        table = Table("option", "type", "default", "meaning", title=f"Options of {one.name}")
-        for option in options(one.thing):
+    say(f"{known['text']}\n")
+    if known["options"]:
+        table = Table("option", "type", "default", "meaning", title=f"Options of {name}")
+        for option in known["options"]:
             table.add_row(*map(escape, option))
         console.print(table)
-    if issubclass(one.thing, Method):
-        if decay := one.thing.moving_average:
-            say(f"Models are measured as moving averages of their weights: evaluation.average = {decay}.\n")
+    if "sends" in known:
+        if known["average"]:
+            say(f"Models are measured as moving averages of their weights: evaluation.average = {known['average']}.\n")
         table = Table("field", "kind", "when asked for", "what it shows", title="What a device sends")
-        for row in disclosed(one.thing):
-            table.add_row(*map(escape, (row.field, row.kind, row.when, row.shows)))
+        for row in known["sends"]:
+            table.add_row(*map(escape, row))
         console.print(table)
 
 
 def _list_all() -> None:
     table = Table("key", "names", title="Every name may also be your own: package.module:attribute")
-    for kind in KINDS.values():
-        table.add_row(kind.key, escape(", ".join(kind.names)))
-    table.add_row("data.partition", ", ".join(data.PARTITIONS))
-    for task in TASKS.values():
-        table.add_row(f"data.augment, {task.name}", ", ".join(task.augmentations))
-    table.add_row("optimizer.*.name", ", ".join(optimizers.NAMES))
-    table.add_row("inspection.action", "none, flag, drop")
-    table.add_row("engine", "inprocess, flower")
+    for key, names in index()["keys"].items():
+        table.add_row(key, escape(", ".join(names)))
     console.print(table)
-    say(f"One line for each: catchment list {'|'.join(KINDS)}. All about one: catchment show fedgkt.")
+    say(f"One line for each: catchment list {'|'.join(kinds())}. All about one: catchment show fedgkt.")
 
 
 def _list_runs(directory: Path) -> None:
+    from catchment.report import summary_table
+    from catchment.runs.reading import RunFiles
+
     found = sorted(
         path.parent for path in directory.rglob("experiment.toml") if (path.parent / "rounds.jsonl").exists()
     )

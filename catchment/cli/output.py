@@ -7,18 +7,15 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
-from catchment.config.experiment import Experiment
-from catchment.report import human_bytes, summary_table, write_report
-from catchment.report.verdicts import NAMES, fallen, not_beaten, wrong_in_data
-from catchment.runs.loop import Observer
-from catchment.runs.reading import RunFiles
+if TYPE_CHECKING:
+    from catchment.config.experiment import Experiment
+    from catchment.runs.loop import Observer
 
 console = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120)
 errors = Console(stderr=True)
@@ -53,6 +50,11 @@ def fail(text: str) -> None:
 @contextmanager
 def progress(experiment: Experiment, directory: Path) -> Iterator[Observer]:
     """A progress bar on terminals, nothing elsewhere; Ctrl-C says how to go on."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+
+    from catchment.report import human_bytes
+    from catchment.report.verdicts import NAMES
+
     bar = Progress(
         SpinnerColumn(),
         TextColumn(escape(experiment.name)),
@@ -84,6 +86,10 @@ def progress(experiment: Experiment, directory: Path) -> Iterator[Observer]:
 
 def show_runs(directories: list[Path], out: Path | None = None) -> None:
     """The table of results and the path of the report."""
+    from catchment.report import summary_table, write_report
+    from catchment.report.verdicts import fallen, not_beaten, wrong_in_data
+    from catchment.runs.reading import RunFiles
+
     runs = [RunFiles.read(directory) for directory in directories]
     console.print(summary_table(runs, console.width))
     say_sentences((*not_beaten(runs), *fallen(runs), *wrong_in_data(runs)))

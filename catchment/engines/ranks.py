@@ -29,16 +29,11 @@ from catchment.engines.listening import Listener
 from catchment.engines.seats import GONE, Seat, work
 from catchment.errors import CatchmentError, RunError, UserError, printable
 from catchment.learning.spread import Assistant
+from catchment.process import this_rank
 
 STEP = timedelta(minutes=2)  # for the part of a rank in one step of training
 SILENCE = 15  # seconds after which the kernel gives up a machine that does not answer
 LOCAL = "127.0.0.1"
-JOB = "TORCHELASTIC_RUN_ID"  # a variable that torchrun sets
-
-
-def this_rank() -> int | None:
-    """The number of this process in its job; None outside of `torchrun`."""
-    return int(os.environ["RANK"]) if JOB in os.environ else None
 
 
 # ---- rank 0 ------------------------------------------------------------------------------------------------------

@@ -23,12 +23,12 @@ from typing import Any
 from catchment.config.experiment import Experiment
 from catchment.device.policy import Policy
 from catchment.engines.faults import Faults
-from catchment.engines.ranks import JOB
 from catchment.errors import RunError, UserError
 from catchment.flower.control import ControlFiles
 from catchment.flower.telling import Telling
 from catchment.keys.admission import admitted_keys
 from catchment.keys.keys import make_device_key, make_federation_key
+from catchment.process import JOB
 from catchment.runs.directory import RESULT, ROUNDS
 from catchment.runs.journal import NewLines
 

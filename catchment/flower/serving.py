@@ -23,7 +23,7 @@ from catchment.core.transport import Transport
 from catchment.core.world import World
 from catchment.device.consent import announced
 from catchment.device.policy import digest
-from catchment.engines.ranks import Ranks, this_rank
+from catchment.engines.ranks import Ranks
 from catchment.errors import CatchmentError
 from catchment.files import write_atomically
 from catchment.flower.control import ControlFiles
@@ -34,6 +34,7 @@ from catchment.flower.store import Store
 from catchment.flower.transport import Flower
 from catchment.keys.admission import admitted_keys
 from catchment.keys.keys import sign_run
+from catchment.process import this_rank
 from catchment.runs.directory import begin, load_experiment
 from catchment.runs.loop import run_rounds
 from catchment.runs.presence import Presence, what_helps

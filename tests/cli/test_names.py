@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import subprocess
 import sys
@@ -11,8 +10,11 @@ import pytest
 from typer.testing import CliRunner
 
 from catchment import models
-from catchment.cli.app import EXAMPLES, app
-from catchment.cli.describing import KINDS, find, options
+from catchment.cli import describing
+from catchment.cli.app import COMMANDS, app
+from catchment.cli.describing import options
+from catchment.cli.names import find, index, kinds
+from catchment.engines.profiles import DeviceProfile
 from catchment.methods import METHODS
 from catchment.methods.fedgkt import FedGKT
 from catchment.methods.fedprox import FedProx
@@ -25,13 +27,32 @@ def call(monkeypatch):
     return lambda *arguments: CliRunner().invoke(app, list(arguments))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+def test_the_file_of_names_says_what_the_code_says():
+    assert index() == describing.index(), "write it again: python benchmarks/names.py"
+
+
+def test_to_show_names_and_help_nothing_that_learns_is_imported():
+    code = (
+        "import sys\nfrom catchment.cli import main\n"
+        "for words in (['--help'], ['list'], ['list', 'models'], ['show', 'fedgkt'], ['version']):\n"
+        "    sys.argv = ['catchment', *words]\n"
+        "    try:\n        main()\n    except SystemExit as end:\n        assert not end.code, words\n"
+        "heavy = {'torch', 'numpy', 'sklearn', 'matplotlib', 'flwr', 'safetensors', 'cryptography', 'starlette'}\n"
+        "print('IMPORTED', sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Usage:" in done.stdout
+    assert done.stdout.splitlines()[-1] == "IMPORTED []"
+
+
+@pytest.mark.parametrize("kind", kinds())
 def test_every_name_has_a_line(kind, call):
     done = call("list", kind)
     assert done.exit_code == 0
     lines = [line.split() for line in done.output.splitlines()]
     lengths = {words[0]: len(words) for words in lines if words}
-    assert all(lengths[name] > 1 for name in KINDS[kind].names)
+    assert all(lengths[name] > 1 for name in kinds()[kind]["names"])
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -44,11 +65,10 @@ def test_every_option_of_a_method_is_shown_with_its_default(name, call):
 
 
 def test_every_option_has_a_meaning():
-    for kind in ("methods", "codecs", "attacks", "aggregators", "devices"):
-        for one in KINDS[kind].described():
-            thing = one.thing if isinstance(one.thing, type) else type(one.thing)
-            if dataclasses.is_dataclass(thing):
-                assert not [option.name for option in options(thing) if not option.meaning], one.name
+    for kind in kinds().values():
+        for name, known in kind["names"].items():
+            assert all(meaning for *_, meaning in known.get("options", ())), name
+    assert all(option.meaning for option in options(DeviceProfile))
 
 
 def test_letters_in_the_name_of_a_model_have_a_meaning():
@@ -81,11 +101,12 @@ def test_a_misspelt_name_is_a_sentence(arguments, words, call):
     assert f'did you mean "{words}"?' in str(error)
 
 
-@pytest.mark.parametrize("command", [*EXAMPLES, "version"], ids=lambda c: getattr(c, "__name__", c))
-def test_every_help_has_an_example(command, call):
-    name = {"list_names": "list"}.get(getattr(command, "__name__", command), getattr(command, "__name__", command))
+@pytest.mark.parametrize("name", [*COMMANDS, "version"])
+def test_every_help_has_an_example_and_the_list_says_what_it_says(name, call):
     done = call(name, "--help")
     assert f" catchment {name}" in done.output.partition("Examples:")[2]
+    [purpose] = re.findall(rf"│ {name} +(\S.*\S) +│", call("--help").output)
+    assert purpose in " ".join(done.output.split())
 
 
 def test_the_first_help_has_one_too(call):
