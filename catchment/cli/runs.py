@@ -18,7 +18,7 @@ from catchment.errors import CatchmentError
 from catchment.export import FORMATS, open_model
 from catchment.process import this_rank
 from catchment.report import human_bytes
-from catchment.runs.directory import RESULT, load_experiment
+from catchment.runs.directory import EXPERIMENT, RESULT, code_of, load_experiment
 from catchment.runs.finished import Run
 
 
@@ -45,6 +45,8 @@ def start(experiment: Experiment, out: Path | None, watch: bool = False) -> None
 def resume(directory: RunDirectory, watch: Watch = False) -> None:
     """Resume a run that was stopped or killed; the result is the same as without the interruption."""
     if not (directory / RESULT).exists():
+        if (directory / EXPERIMENT).exists() and (code := code_of(directory)):
+            say(f"{directory} names code of its own, which runs here: {', '.join(code)}")
         experiment = load_experiment(directory)
         warn_about_keys(experiment)
         with page_of(directory, watch), progress(experiment, directory) as observe:
@@ -75,9 +77,10 @@ def export(
         Path | None, typer.Option(help="The file; model or client-N in the run, with the format's end, if not given.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
+    trust: Annotated[bool, typer.Option("--trust", help="Import the modules that the run's experiment names.")] = False,
 ) -> None:
     """Write a model of a run as a file that other programs run, checked against PyTorch, and a card beside it."""
-    done = Run(directory)
+    done = Run(directory, trust=trust)
     path = out or directory / (("model" if client is None else f"client-{client}") + FORMATS.get(format, ""))
     written = done.export(path, client, format=format, pixels=pixels, force=force)
     whose = "global or server model" if client is None else f"model of client {client}"

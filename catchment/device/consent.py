@@ -6,7 +6,6 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import tomli_w
 import torch
 
 from catchment import data
-from catchment.codecs.rules import own_stages
+from catchment.config.code import own_code
 from catchment.config.experiment import Experiment
 from catchment.core.declarations import Leaving, leaving
 from catchment.data.partition import TABLES
@@ -30,7 +29,6 @@ USED = (
     "seed", "rounds", "threads", "device", "precision", "method", "data", "models", "optimizer", "wire", "aggregation",
     "attack", "inspection", "evaluation",
 )  # fmt: skip  # of an experiment, on a device
-FREE_TEXT = ("device", "data.classes")  # may have a colon that names no module
 MOST_CLIENTS = 1_000_000
 NOT_HERE = "the experiment cannot be used on this device"
 
@@ -137,10 +135,8 @@ def _reduced(text: str, policy: Policy) -> Experiment:
     if not policy.allow.trusted:
         table = _without_files({key: value for key, value in table.items() if key in USED})
         table["data"] = _own_folders(table.get("data", {}))
-        for place, name in _texts(table):
-            for module in own_stages(name) if place == "wire.codecs" else [name]:
-                if ":" in module and place not in FREE_TEXT:
-                    _check_module(place, module, policy.modules)
+        for place, name in own_code(table):
+            _check_module(place, name, policy.modules)
     if policy.modules is not None:
         table["path"] = str(policy.modules)
     if policy.data is not None and isinstance(table.get("data"), dict):
@@ -178,18 +174,6 @@ def _own_folders(settings: Any) -> dict[str, Any]:
     if file is not None and file not in [table.name.removesuffix(".csv") for table in TABLES.iterdir()]:
         raise Refusal(f'data.partition.file is "{printable(file)}", a file of the server\'s', "no path is followed")
     return settings
-
-
-def _texts(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
-    """Every text of a table, and where it stands."""
-    if isinstance(value, str):
-        yield place, value
-    elif isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from _texts(item, f"{place}.{key}" if place else str(key))
-    elif isinstance(value, list):
-        for item in value:
-            yield from _texts(item, place)
 
 
 def _check_module(place: str, name: str, folder: Path | None) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from catchment.config.code import own_code
 from catchment.config.experiment import Experiment
-from catchment.errors import UserError
+from catchment.config.tables import read_file
+from catchment.errors import UserError, printable
 from catchment.files import FileLock, private_directory, write_atomically
 from catchment.version import __version__
 
@@ -28,8 +30,12 @@ def begin(experiment: Experiment, directory: Path) -> Path:
     return directory
 
 
-def load_experiment(directory: Path) -> Experiment:
-    """The experiment of a run that this version can go on with; a run of another version is refused."""
+def load_experiment(directory: Path, *, trust: bool = True) -> Experiment:
+    """The experiment of a run that this version can go on with; a run of another version is refused.
+
+    Whoever goes on with a run trusts it. Without `trust` nothing is imported that lies beside it, and a run that names
+    code of its own is refused.
+    """
     path = directory / EXPERIMENT
     if not path.exists():
         raise UserError(f"{directory} holds no run to resume (it has no {EXPERIMENT})")
@@ -40,7 +46,19 @@ def load_experiment(directory: Path) -> Experiment:
             f"{directory} was written by Catchment {version}, whose runs this version cannot go on with; it is left "
             f"untouched: use Catchment {version} for it, or start over in another directory"
         )
-    return Experiment.load(path)
+    if trust:
+        return Experiment.load(path)
+    if code := code_of(directory):
+        raise UserError(
+            f"{path} names code of its own ({', '.join(code)}), which would run here; if you trust whoever wrote it, "
+            "say so: --trust (in Python: trust=True)"
+        )
+    return Experiment.from_dict({key: value for key, value in read_file(path).items() if key != "path"})
+
+
+def code_of(directory: Path) -> list[str]:
+    """The code that the experiment of a run names, such as `own:Method`; nothing is imported."""
+    return list(dict.fromkeys(printable(name) for _, name in own_code(read_file(directory / EXPERIMENT))))
 
 
 def _written_by(path: Path) -> str | None:

@@ -38,11 +38,12 @@ class Run:
     """The directory of a run, finished or not: its records, and its models as the last checkpoint has them.
 
     Records are read at once, as dicts with the fields of `catchment.runs.records`; the checkpoint and the data set (for
-    the shape of its images) only for models.
+    the shape of its images) only for models. If the experiment names code of its own, that takes `trust`.
     """
 
-    def __init__(self, directory: str | Path) -> None:
+    def __init__(self, directory: str | Path, *, trust: bool = False) -> None:
         self.directory = Path(directory)
+        self._trust = trust
         files = RunFiles.read(self.directory)
         self.rounds = [to_dict(record) for record in files.rounds]  # as in rounds.jsonl
         self.result = None if files.result is None else to_dict(files.result)  # as in result.json; None: not finished
@@ -50,7 +51,7 @@ class Run:
     @cached_property
     def experiment(self) -> Experiment:
         """The experiment; that of a run which another version wrote is refused, as its models are."""
-        return load_experiment(self.directory)
+        return load_experiment(self.directory, trust=self._trust)
 
     @property
     def round(self) -> int:

@@ -1,17 +1,21 @@
 """Which version began a run, and which may go on with it."""
 
 import json
+import sys
+import tomllib
 
 import pytest
+import tomli_w
 from worlds import experiment
 
 import catchment
-from catchment.errors import UserError
+from catchment.errors import ExperimentError, UserError
 from catchment.files import FileLock
 from catchment.report import html_report
 from catchment.runs import directory
 from catchment.runs.directory import begin, load_experiment
 from catchment.runs.reading import RunFiles
+from catchment.watching.status import details
 
 OLD = """\
 name = "old"
@@ -108,3 +112,52 @@ def test_a_directory_is_begun_once(tmp_path):
     begin(experiment("fedavg"), tmp_path)
     with pytest.raises(UserError, match="already holds a run; resume it, or choose another --out"):
         begin(experiment("fedavg"), tmp_path)
+
+
+def strangers_run(folder, **settings):
+    """A finished run whose experiment looks for modules in a folder where each of them leaves a trace."""
+    catchment.run(experiment("fedavg", rounds=1), out=folder / "run")
+    (folder / "code").mkdir()
+    for name in ("planted_method", "onnx", "onnxscript"):
+        (folder / "code" / f"{name}.py").write_text(f"import pathlib; pathlib.Path({str(folder / 'ran')!r}).touch()")
+    file = folder / "run" / "experiment.toml"
+    table = tomllib.loads(file.read_text()) | {"path": str(folder / "code")} | settings
+    file.write_text(f"{file.read_text().splitlines()[0]}\n{tomli_w.dumps(table)}")
+    return folder / "run"
+
+
+def test_nothing_that_a_strangers_run_names_is_imported_without_trust(tmp_path):
+    place = strangers_run(tmp_path, method={"name": "planted_method:X"})
+    html_report([RunFiles.read(place)])
+    details(place)
+    with pytest.raises(
+        UserError, match=r"names code of its own \(planted_method:X\), which would run here; .* --trust"
+    ):
+        catchment.Run(place).export(tmp_path / "model.safetensors")
+    assert not (tmp_path / "ran").exists()
+    assert str(tmp_path / "code") not in sys.path
+    with pytest.raises(ExperimentError, match='has no "X"'):
+        catchment.Run(place, trust=True).model()
+    assert (tmp_path / "ran").exists()
+
+
+def test_the_folder_of_a_strangers_run_is_not_searched_for_modules_of_ours(tmp_path):
+    place = strangers_run(tmp_path)
+    catchment.Run(place).export(tmp_path / "model.safetensors")
+    assert str(tmp_path / "code") not in sys.path
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "found"),
+    [
+        ({"method": {"name": "a:B"}, "models": {"client": ["mlp", "kgf(c:d)"]}}, ["a:B", "kgf(c:d)"]),
+        ({"wire": {"codecs": ["up:weights/*=update+own_stage:Half(3)+zstd"]}}, ["own_stage:Half"]),
+        ({"data": {"name": "e:f", "root": "/x:y", "classes": ["a: b"]}, "flower": {"host": "::"}}, ["e:f"]),
+        ({"models": {"client": "given:net-1"}}, []),
+        ({"models": {"client": "kgf(given:net-1,os:abort)"}}, ["kgf(given:net-1,os:abort)"]),
+    ],
+)
+def test_code_that_an_experiment_names_is_found(tmp_path, settings, found):
+    (tmp_path / "experiment.toml").write_text(tomli_w.dumps(settings))
+    assert directory.code_of(tmp_path) == found
