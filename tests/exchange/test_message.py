@@ -223,6 +223,8 @@ MALFORMED = {
     "metadata a text": (wire({"__metadata__": "1"}), "its header cannot be read"),
     "metadata a list": (wire({"__metadata__": []}), "its header cannot be read"),
     "metadata not text": (wire({"__metadata__": {"catchment": "1", "scalars": 5}}), "invalid type"),
+    "envelope a number": (wire({"__metadata__": {"catchment": "1", "envelope": 5, "scalars": "{}"}}), "invalid type"),
+    "header UTF-16": (b"\x28" + bytes(7) + '{"__metadata__":{}}'.encode("utf-16"), "its header cannot be read"),
     "no version": (wire({"__metadata__": {"scalars": "{}"}}), "its header cannot be read"),
     "other version": (wire(headed(version="2")), 'message of version "2", this side reads "1"; update one'),
     "unknown dtype": (wire(headed(x=entry("F31", [1], 0, 4)), bytes(4)), "unknown variant `F31`"),
@@ -261,6 +263,12 @@ def test_malformed_bytes_are_a_wire_error_that_says_why(raw, text):
     with pytest.raises(WireError) as caught:
         Message.from_bytes(raw)
     assert text in str(caught.value)
+
+
+def test_a_tensor_that_is_named_twice_is_read_once():
+    one = json.dumps(FOUR)
+    header = json.dumps(headed())[:-1] + f',"x":{one},"x":{one}}}'
+    assert list(Message.from_bytes(wire(header, bytes(4)))[0].tensors) == ["x"]
 
 
 def test_scalars_that_are_too_deep_are_a_wire_error():

@@ -6,6 +6,7 @@ import base64
 import contextlib
 import json
 import queue
+import select
 import socket
 import ssl
 import threading
@@ -153,17 +154,29 @@ def test_every_path_and_method_of_flowers_apis_is_refused_to_a_stranger(keys, tm
 
 def test_a_key_that_may_not_join_and_a_false_signature_are_refused_before_the_body_is_read(place):
     stranger = key_pair()
-    old = datetime.now(UTC) - timedelta(seconds=400)
+    old, early = datetime.now(UTC) - timedelta(seconds=400), datetime.now(UTC) + timedelta(seconds=400)
     for headers, status in (
         (signed(stranger), 403),
         (signed(place.keys[0]) | {"flwr-signature": base64.b64encode(b"x" * 100).decode()}, 401),
         (signed(place.keys[0]) | {"flwr-signature": "%%%"}, 401),
         (signed(place.keys[0], when=old), 401),
+        (signed(place.keys[0], when=early), 401),
         (signed(place.keys[0], when=datetime.now()), 401),
         (signed(place.keys[0]) | {"flwr-public-key": base64.b64encode(pem(stranger)).decode()}, 403),
         ({}, 403),
     ):
         assert told(place, headers, 1_000) == status
+
+
+def test_a_device_that_begins_many_requests_and_ends_none_is_not_heard_any_more(place):
+    head = "".join(f"{name}: {value}\r\n" for name, value in signed(place.keys[0]).items())
+    with contextlib.ExitStack() as stack:
+        lines = [stack.enter_context(stranger(place)) for _ in range(gate.AT_ONCE + 1)]
+        for line in lines:
+            line.sendall(f"POST {gate.PULL} HTTP/1.1\r\nHost: here\r\n{head}Content-Length: 100\r\n\r\n".encode())
+        (answered,), _, _ = select.select(lines, [], [], 60)
+        assert answered.recv(100).startswith(b"HTTP/1.1 429")
+        assert place.post(gate.PULL, headers=signed(place.keys[1])).status_code == 401  # another device is heard
 
 
 def told(place, headers, length, path="/v1/fleet/push-object"):
