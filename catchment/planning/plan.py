@@ -84,6 +84,7 @@ class Plan:
     up: Amount  # of all clients in all rounds
     down: Amount
     evaluation: int
+    work: int  # MACs of all clients and the server in all rounds
     virtual_seconds: float
     leaves: tuple[str, ...]  # kinds of knowledge that devices send
 
@@ -125,6 +126,7 @@ def plan(experiment: Experiment, *, seconds: float = SECONDS, measure: bool = Tr
         up=amounts["up"],
         down=amounts["down"],
         evaluation=_total(quiet, "evaluation", experiment.rounds),
+        work=(quiet.server_macs + sum(each.macs for each in quiet.exchanges)) * experiment.rounds // walked,
         virtual_seconds=loud.virtual_seconds * (experiment.rounds / walked),
         leaves=tuple(dict.fromkeys(field.kind for field in leaving(type(world.method)))),
     )

@@ -70,6 +70,7 @@ def test_work_and_bytes_by_hand():
     assert 4 * kind.parameters < kind.down < 4 * kind.parameters + 1000
     assert planned.leaves == ("weights", "counts", "metrics")
     assert planned.server.macs == 0  # it averages
+    assert planned.work == 4 * 2 * kind.macs
     assert planned.fits
 
 
@@ -85,6 +86,7 @@ def test_rounds_that_there_is_no_time_for_are_like_those_before():
     whole, hasty = plan(small(rounds=6)), plan(small(rounds=6), seconds=0)
     assert (whole.walked, hasty.walked) == (6, 1)
     assert hasty.up == whole.up
+    assert hasty.work == whole.work
     assert hasty.evaluation == whole.evaluation
 
 
