@@ -95,3 +95,12 @@ def show_runs(directories: list[Path], out: Path | None = None) -> None:
     say_sentences((*not_beaten(runs), *fallen(runs), *wrong_in_data(runs)))
     path = write_report(runs, out or directories[0] / "report.html")
     console.print(f"report: {path}", highlight=False, soft_wrap=True)
+
+
+def human_count(count: float) -> str:
+    """`"1.5 G"`: two digits or so, in powers of 1000."""
+    for unit in ("", " k", " M", " G", " T"):
+        if count < 1000:
+            return f"{count:.3g}{unit}"
+        count /= 1000
+    return f"{count:.3g} P"

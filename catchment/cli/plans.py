@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,7 +11,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from catchment.cli.options import ExperimentFile, Settings, load
-from catchment.cli.output import console, say
+from catchment.cli.output import console, human_count, say
+from catchment.cli.trials import try_methods
+from catchment.config.tables import parse_setting
+from catchment.errors import UserError
 from catchment.planning.advice import BASELINES, Advice, Advised, advise
 from catchment.planning.plan import Amount, Plan, plan as make_plan
 from catchment.report import human_bytes, human_seconds
@@ -23,10 +27,20 @@ def plan(
     advice: Annotated[
         bool, typer.Option("--advise", help="Plan every method, and rank those that fit by what our studies found.")
     ] = False,
+    tried: Annotated[
+        str | None,
+        typer.Option("--try", metavar="TIME", help="With --advise: try them on a part of the data, such as 10m."),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="The folder of what --try runs.")] = Path("runs", "tried"),
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
-    """Say what an experiment costs each kind of device and the server, and whether it fits, without training."""
+    """Say what an experiment costs each kind of device and the server, and whether it fits; with --try, what to run."""
     experiment = load(file, settings)
+    if tried is not None:
+        if not advice:
+            raise UserError("--try is part of the advice: catchment plan FILE --advise --try 10m")
+        try_methods(file, dict(map(parse_setting, settings or ())), experiment, tried, out, as_json)
+        return
     if advice:
         found = advise(experiment)
         if as_json:
@@ -123,12 +137,3 @@ def _amount(amount: Amount) -> str:
 
 def _memory(size: int | None) -> str:
     return MISSING if size is None else human_bytes(size)
-
-
-def human_count(count: float) -> str:
-    """`"1.5 G"`: two digits or so, in powers of 1000."""
-    for unit in ("", " k", " M", " G", " T"):
-        if count < 1000:
-            return f"{count:.3g}{unit}"
-        count /= 1000
-    return f"{count:.3g} P"

@@ -143,11 +143,19 @@ def _names(experiment: Experiment) -> list[str]:
     return list(dict.fromkeys([experiment.method["name"], *METHODS]))
 
 
+def with_method(experiment: Experiment, name: str) -> Experiment:
+    """The experiment with another method at its defaults; the method of the experiment keeps its options."""
+    if name == experiment.method["name"]:
+        return experiment
+    evaluation = experiment.evaluation
+    if evaluation.average == experiment.build_method().moving_average:  # the default of a method is not that of another
+        evaluation = dataclasses.replace(evaluation, average=None)
+    return dataclasses.replace(experiment, method={"name": name}, evaluation=evaluation)
+
+
 def _tried(experiment: Experiment, name: str, seconds: float) -> Advised:
-    if name != experiment.method["name"]:
-        experiment = dataclasses.replace(experiment, method={"name": name})
     try:
-        made = plan(experiment, seconds=seconds, measure=False)
+        made = plan(with_method(experiment, name), seconds=seconds, measure=False)
     except CatchmentError as error:
         return Advised(name, why_not=str(error))
     problems = (f"{kind.profile}: {why}" for kind in made.devices for why in kind.problems)
