@@ -348,6 +348,19 @@ def combinations(measured: Record) -> str:
     return markdown(head, [[*cells, f"{m['minutes']:.0f}", str(m["wrong"])]])
 
 
+def advice(measured: Record) -> str:
+    """The choice of short trials beside the best of all methods run in full."""
+    head = ["data", "methods and rates", "choice", "its accuracy in full, %", "best", "its accuracy, %", "points lost",
+            "trials, CPU s", "all in full, CPU s"]  # fmt: skip
+    rows = [
+        [name, str(m["of"]), m["choice"], f"{m['accuracy']:.1f}", m["best"], f"{m['best_accuracy']:.1f}",
+         f"{m['lost']:.1f}", f"{m['seconds']:.0f}", f"{m['seconds_in_full']:.0f}"]
+        for name, table in measured.items()
+        if (m := table.get("outcome"))
+    ]  # fmt: skip
+    return markdown(head, rows)
+
+
 def flower_tls(measured: Record) -> str:
     """One experiment over Flower with TLS and keys, and in one process."""
     names = {"flower": "over Flower, TLS and keys", "one-process": "in one process"}
@@ -408,6 +421,7 @@ def ranks(measured: Record) -> str:
 
 
 MEASURED = {
+    "advice": advice,
     "ranks": ranks,
     "studies": studies,
     "engine": engine,
