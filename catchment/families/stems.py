@@ -13,6 +13,7 @@ from catchment.core.client import Client
 from catchment.core.server import Server
 from catchment.core.versions import ClientState
 from catchment.core.world import World
+from catchment.errors import ExperimentError
 from catchment.learning.training import Weights, copy_weights, fit, load_weights, tensors_of
 
 
@@ -43,8 +44,10 @@ def random_stem(world: World, client: int) -> Weights:
     return next(stem for stem in stems if kind(stem) == kind(own))
 
 
-def check_stem(world: World) -> None:
+def check_stem(world: World, own: bool) -> None:
     """Refuse a world in which no stem can be trained that fits all clients."""
+    if own:
+        raise ExperimentError("stem_epochs trains one stem for all, and with own_stems everybody has another one")
     world.need_public_labels("stem_epochs trains the stem on public samples and their labels")
     stem = extractor_of(world.client_architectures[0].facts.initial)
     for edge in dict.fromkeys(world.client_architectures):

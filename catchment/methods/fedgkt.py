@@ -4,27 +4,21 @@ Small CNNs train on the devices and send features and logits up; a large CNN tra
 logits back. The final model of client k is its extractor followed by the server's model; no client's weights travel.
 
 Departures:
-- Logits are matched by sample id. The authors' code matches them by batch number over shuffled loaders, which pairs
-  unrelated samples.
+- Logits are matched by sample id. The authors' code pairs unrelated samples: batch numbers over shuffled loaders.
 - Extractors train at a hundredth of the clients' learning rate, so that clients with unlike classes keep extractors
   that are alike; in the paper, and with `extractor_rate = 1`, they train at all of it.
 - A sample has one teacher on the server, the client it belongs to, where equation 6 reads as a sum over clients.
-- All extractors begin with one random stem, of which the paper says nothing; with `own_stems` each has another one.
-  The authors' code copies them from a centrally trained ResNet-56, which the paper does not mention; here that is
-  `models.weights`. `stem_epochs` trains the stem on public data first, which is no setting of `[models]`: only here
-  do clients share an extractor and nothing else.
+- All extractors begin with one random stem, of which the paper says nothing; with `own_stems` each has its own. The
+  authors' code copies them from a centrally trained ResNet-56: that is `models.weights`. `stem_epochs` trains the
+  stem on public data first, which is no setting of `[models]`: only here do clients share an extractor alone.
 - Batches of the server mix clients; `batches = "by-client"` is the paper's loop.
 - The server's logits that go back are those of its last epoch of training, each before its step, which costs nothing;
   `answers = "after"` takes them after it, as Algorithm 1 does, with one more forward pass.
-- Distillation is scaled by T squared, as in the authors' code; without `squared_temperature` there is no factor, as in
-  equations 6 and 7.
-- An asynchronous run weighs all uploads alike, as the paper has none; `rarity` weighs those of slow clients more.
-- An asynchronous run ends after as many uploads as a synchronous one, so that fast clients do more; with `quota` every
-  client does its rounds, and the run waits for the slowest.
+- Distillation is scaled by T squared, as in the authors' code; without `squared_temperature`, as in equations 6 and 7.
+- An asynchronous run weighs all uploads alike, or with `rarity` those of slow clients more. It ends after as many
+  uploads as a synchronous one, so that fast clients do more; with `quota` every client does its rounds.
 - The paper's extractors train, and all features go up, in every round; with `freeze_after` extractors stop, their
   features go up once more, and the server augments them (`mirror`, `shift`) in place of the images.
-
-Long because features that are sent once are options here.
 """
 
 from __future__ import annotations
@@ -151,8 +145,6 @@ class FedGKT(Method[State]):
         for name in ("quota", "rarity"):
             if getattr(self, name) and not self.asynchronous:
                 raise ExperimentError(f"{name} is for asynchronous = true; synchronous clients all do their rounds")
-        if self.own_stems and self.stem_epochs:
-            raise ExperimentError("stem_epochs trains one stem for all, and with own_stems everybody has another one")
         if self.edge != "head" and self.freeze_after is None:
             raise ExperimentError(f'edge = "{self.edge}" is for clients whose features are final; set freeze_after')
         if self.skip_below and (self.mirror or self.freeze_after in (0, 1)):
@@ -170,7 +162,7 @@ class FedGKT(Method[State]):
             half = world.server_architecture
             check_pair(edge.build(), half.build(), edge.shape, world.classes, edge.name, half.name)
         if self.stem_epochs:
-            stems.check_stem(world)
+            stems.check_stem(world, self.own_stems)
         if self.skip_below and world.augment and self.augment_features:
             raise ExperimentError(
                 "skip_below finds nothing to skip: features of freshly augmented images change every time; set "
@@ -414,8 +406,8 @@ class FedGKT(Method[State]):
     def client_model(self, server: Server, state: State, client: int, kept: ClientState) -> nn.Module:
         """The client's extractor followed by the server's model."""
         if "model" not in kept:
-            start = self.start(server.world, state, client)
-            kept = {"model": stems.first_weights(server.world, client, start, self.own_stems)}
+            w = stems.first_weights(server.world, client, self.start(server.world, state, client), self.own_stems)
+            kept = {"model": w}
         extractor = stems.extractor_in_use(server.kept_model(client, kept), kept)
         return nn.Sequential(OrderedDict(extractor=extractor, server=state.model))
 

@@ -432,6 +432,8 @@ def test_a_stem_is_trained_on_public_data():
     assert catchment.run(e)["options"]["stem_epochs"] == 2
     with pytest.raises(ExperimentError, match=r"set data\.public"):
         experiment("fedgkt", method={"name": "fedgkt", "stem_epochs": 2}).build_world()
+    with pytest.raises(ExperimentError, match="stem_epochs trains one stem for all, and with own_stems"):
+        experiment("fedgkt", method={"name": "fedgkt", "stem_epochs": 2, "own_stems": True}).build_world()
 
 
 def features_sent(out):
