@@ -19,6 +19,8 @@ Departures:
   uploads as a synchronous one, so that fast clients do more; with `quota` every client does its rounds.
 - The paper's extractors train, and all features go up, in every round; with `freeze_after` extractors stop, their
   features go up once more, and the server augments them (`mirror`, `shift`) in place of the images.
+
+Long because features that are sent once are options here.
 """
 
 from __future__ import annotations
