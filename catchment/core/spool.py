@@ -12,6 +12,7 @@ import os
 import tempfile
 import threading
 import weakref
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Self
@@ -40,8 +41,11 @@ class Scratch:
         self._directory = Path(tempfile.gettempdir() if directory is None else directory)
         self._lock = threading.Lock()
         self._places: dict[int, tuple[int, int]] = {}  # key -> offset, bytes
-        self._used = 0  # bytes of all places
         self._end = 0  # of the farthest place so far
+        self._top = 0  # of the farthest place now
+        self._gaps: dict[int, int] = {}  # below the top, by offset: where they end; no two adjoin
+        self._gaps_by_end: dict[int, int] = {}  # the same by end: their offset
+        self._gaps_by_size: list[tuple[int, int]] = []  # the same, ascending: size and offset
         self._descriptor: int | None = None  # the file is made when the first bytes come
         self._closing: weakref.finalize[[int], Scratch] | None = None
         self._mapping: mmap.mmap | None = None
@@ -65,10 +69,8 @@ class Scratch:
             offset, before = self._places.get(key, (0, -1))
             if before != nbytes:
                 self._forget(key)
-                offset = self._gap(nbytes)
+                offset = self._room(nbytes)
                 self._places[key] = (offset, nbytes)
-                self._used += nbytes
-                self._end = max(self._end, offset + nbytes)
         try:
             for buffer in buffers:
                 self._write_at(descriptor, offset, buffer)
@@ -141,20 +143,48 @@ class Scratch:
         if self._closing is not None:
             self._closing()
         self._descriptor = self._closing = self._mapping = None
-        self._used = self._end = 0
+        self._end = self._top = 0
+        for gaps in (self._gaps, self._gaps_by_end, self._gaps_by_size):
+            gaps.clear()
 
     def _forget(self, key: int) -> None:
-        self._used -= self._places.pop(key, (0, 0))[1]
+        """Make a gap of the place of a key, joined with those beside it."""
+        offset, size = self._places.pop(key, (0, 0))
+        end = offset + size
+        if not size:
+            return
+        if end in self._gaps:
+            end = self._close_gap(end)
+        if offset in self._gaps_by_end:
+            offset = self._gaps_by_end[offset]
+            self._close_gap(offset)
+        if end == self._top:
+            self._top = offset
+        else:
+            self._open_gap(offset, end)
 
-    def _gap(self, nbytes: int) -> int:
-        """Where there is room: in the first gap that is large enough, or at the end."""
-        if self._used == self._end:  # no gaps
-            return self._end
-        end = 0
-        for offset, size in sorted(self._places.values()):
-            if offset - end >= nbytes:
-                break
-            end = offset + size
+    def _room(self, nbytes: int) -> int:
+        """Where there is room: in the smallest gap that is large enough, or at the top."""
+        at = bisect_left(self._gaps_by_size, (nbytes, 0))
+        if nbytes and at < len(self._gaps_by_size):
+            offset = self._gaps_by_size[at][1]
+            end = self._close_gap(offset)
+            if offset + nbytes < end:
+                self._open_gap(offset + nbytes, end)
+            return offset
+        offset, self._top = self._top, self._top + nbytes
+        self._end = max(self._end, self._top)
+        return offset
+
+    def _open_gap(self, offset: int, end: int) -> None:
+        self._gaps[offset], self._gaps_by_end[end] = end, offset
+        insort(self._gaps_by_size, (end - offset, offset))
+
+    def _close_gap(self, offset: int) -> int:
+        """Where it ended."""
+        end = self._gaps.pop(offset)
+        del self._gaps_by_end[end]
+        del self._gaps_by_size[bisect_left(self._gaps_by_size, (end - offset, offset))]
         return end
 
     def _write_at(self, descriptor: int, offset: int, buffer: bytes | memoryview) -> None:

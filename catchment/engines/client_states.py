@@ -13,8 +13,10 @@ from typing import NamedTuple
 from catchment.core.spool import Scratch
 from catchment.core.versions import ClientState, Version, Versions, state_from_message, state_to_message
 from catchment.exchange.message import Message
+from catchment.process import return_freed_memory
 
 RESIDENT = 256 * 2**20  # bytes of states that stay in memory
+PASSING = 16 * 2**20  # bytes of states in use after which freed memory is returned to the system
 BLOCK = 4096  # bytes; places in the file are multiples of it, so that the next version fits where an old one was
 
 
@@ -35,6 +37,7 @@ class ClientStates:
         self._here: OrderedDict[int, Versions] = OrderedDict()  # by client, who was used last comes last
         self._sizes: dict[int, int] = {}  # of those that are here, bytes
         self._bytes = 0  # of all that are here
+        self._passed = 0  # bytes of states that were used since memory was given back
         self._in_use: Counter[int] = Counter()
         self._disk = Scratch(directory)
         self._places: dict[int, dict[Version, Place]] = {}  # by client: its versions in the file
@@ -65,6 +68,7 @@ class ClientStates:
                     del self._in_use[client]
                 self._measure(client)
                 self._make_room()
+                self._return_freed()
 
     def restore(self, client: int, state: ClientState) -> None:
         """Start from a checkpointed state."""
@@ -81,6 +85,7 @@ class ClientStates:
         size = sum(t.nbytes for state in versions.kept.values() for group in state.values() for t in group.values())
         self._bytes += size - self._sizes.get(client, 0)
         self._sizes[client] = size
+        self._passed += size
         if not versions.kept and client not in self._in_use and client not in self._places:
             del self._here[client], self._sizes[client]
 
@@ -92,6 +97,12 @@ class ClientStates:
                 return
             self._write(client, self._here.pop(client))
             self._bytes -= self._sizes.pop(client)
+
+    def _return_freed(self) -> None:
+        """Return the memory of a few turns: states that stay lie scattered in it, so that later turns cannot use it."""
+        if self._passed > PASSING:
+            return_freed_memory()
+            self._passed = 0
 
     def _write(self, client: int, versions: Versions) -> None:
         """Put versions into the file, less those that are there already; the space of those that are gone is free."""

@@ -132,17 +132,17 @@ class FeatureStore:
         groups: dict[object, list[int]] = {}
         for k in everybody:
             groups.setdefault(self._shape(k) if mixed else k, []).append(k)
-        plan: list[tuple[list[int], Tensor]] = []
+        plan: list[tuple[list[int], Tensor, Tensor]] = []
         for group in groups.values():
+            numbers = torch.cat([rows[k] for k in group])
             new = sum(len(rows[k]) for k in group if k in clients)
             old = torch.randperm(sum(len(rows[k]) for k in group) - new, generator=again)
             index = torch.cat([torch.arange(new), new + old[: round(replay * new)]])
             index = index[torch.randperm(len(index), generator=shuffle)]
-            plan += [(group, part) for part in index.split_with_sizes(batch_sizes(len(index), size))]
+            plan += [(group, part, numbers[part]) for part in index.split_with_sizes(batch_sizes(len(index), size))]
         if mixed and len(groups) > 1:
             plan = [plan[i] for i in torch.randperm(len(plan), generator=shuffle)]
-        for group, part in plan:
-            at = torch.cat([rows[k] for k in group])[part]
+        for group, part, at in plan:
             features = (
                 self._take(group, part) if augmentation is None else self._augmented(group, part, at, augmentation)
             )

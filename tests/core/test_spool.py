@@ -5,6 +5,7 @@ import gc
 import hashlib
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -471,3 +472,31 @@ def test_tensors_on_disk_need_no_descriptors(tmp_path):
     held = [on_disk(torch.full((3,), number), tmp_path) for number in range(20)]
     assert len(os.listdir("/dev/fd")) == before
     assert [int(tensor.sum()) for tensor in held] == [3 * number for number in range(20)]
+
+
+def test_room_is_found_without_a_look_at_all_places(tmp_path):
+    """Writes and removals at random: bytes come back, gaps are used again, and no write walks through the others."""
+
+    class Unwalked(dict):
+        def values(self):
+            raise AssertionError("all places were looked at")
+
+    scratch, draw = Scratch(tmp_path), random.Random(0)
+    scratch._places = Unwalked()
+    content = {}
+    for number in range(600):
+        if len(content) > 40:
+            gone = draw.choice(sorted(content))
+            scratch.remove(gone)
+            del content[gone]
+        key = draw.choice([number, *content])
+        content[key] = bytes([number % 256]) * draw.randrange(0, 50)
+        scratch.write(key, len(content[key]), [content[key]])
+        assert scratch.read(key) == content[key]
+    assert {key: scratch.read(key) for key in content} == content
+    used = sum(map(len, content.values()))
+    assert used + sum(end - begin for begin, end in scratch._gaps.items()) == scratch._top
+    assert scratch.size < 2 * 41 * 25
+    for key in content:
+        scratch.remove(key)
+    assert scratch.size == 0

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from catchment.core.versions import Versions
+from catchment.engines import client_states
 from catchment.engines.client_states import BLOCK, Changed, ClientStates
 from catchment.exchange.message import Message
 from catchment.exchange.request import Request
@@ -95,3 +96,14 @@ def test_a_checkpoint_reads_each_state_when_it_is_wanted(tmp_path):
     assert (len(changed), states.resident <= 2 * SIZE) == (2, True)
     with pytest.raises(KeyError):
         changed[5]
+
+
+def test_freed_memory_goes_back_to_the_system_after_some_bytes_of_states(tmp_path, monkeypatch):
+    """States that stay lie scattered in the memory of a turn, which later turns could not use again."""
+    returned = []
+    monkeypatch.setattr(client_states, "PASSING", 1000)
+    monkeypatch.setattr(client_states, "return_freed_memory", lambda: returned.append(client))
+    states = ClientStates(tmp_path)
+    for client in range(8):
+        states.restore(client, {"model": {"w": torch.zeros(100)}})  # 400 bytes
+    assert returned == [2, 5]
