@@ -108,7 +108,7 @@ def test_float_images_are_not_normalised_by_anybody(tmp_path):
     )
     table = {"rounds": 1, "path": str(tmp_path), "data": {"name": "floats:data", "clients": 2}}
     catchment.run(catchment.Experiment.from_dict({**table, "models": {"client": "mlp"}}), out=tmp_path / "run")
-    run = catchment.Run(tmp_path / "run")
+    run = catchment.Run(tmp_path / "run", trust=True)
     with pytest.raises(UserError, match="images are floating-point numbers, which nothing normalises"):
         run.export(tmp_path / "model.pt2", format="torch", pixels=True)
     run.export(tmp_path / "model.pt2", format="torch")
@@ -166,7 +166,7 @@ def test_what_cannot_be_asked_for_is_refused(averaged, tmp_path):
 def test_weights_of_own_code_need_it(tmp_path):
     tied = {"client": "models_of_users:tied"}
     catchment.run(experiment("fedavg", rounds=1, models=tied), out=tmp_path / "run")
-    run = catchment.Run(tmp_path / "run")
+    run = catchment.Run(tmp_path / "run", trust=True)
     run.export(tmp_path / "model.safetensors")
     with pytest.raises(UserError, match="the code of their model is not Catchment's"):
         open_model(tmp_path / "model.safetensors")
