@@ -41,7 +41,7 @@ def test_every_row_is_an_experiment(file, scale):
         check_rules(Wire.parse(experiment.wire.codecs).rules, type(experiment.build_method()), row.label)
 
 
-@pytest.mark.parametrize("study", ["fedkgf/table1", "fedzkt/table1"])
+@pytest.mark.parametrize("study", ["fedgkt/headline", "fedgems/table8"])
 def test_committed_results_are_known(study):
     result = StudyResult.read(ROOT / "results" / f"{study.replace('/', '-')}-small.json")
     jobs = Study.load(ROOT / f"{study}.toml", scale="small").jobs()
