@@ -16,6 +16,7 @@ import pytest
 pytest.importorskip("cryptography")
 
 from asking import HONEST, SAMPLES, Server, careful, experiment, limited
+from PIL import Image
 
 import catchment
 from catchment.core.serve import serve
@@ -114,6 +115,20 @@ def test_errors_name_no_path_and_no_class(policy: Policy, arrays: dict[str, Any]
     server = Server(policy)
     assert server.hello() == {"error": "the data cannot be read"}
     assert str(policy.data) in server.refusals()[-1]
+
+
+def test_own_images_in_folders_are_scaled_and_the_owner_is_told_what_was_left_out(policy: Policy) -> None:
+    (policy.data / "train.npz").unlink()
+    for row in range(SAMPLES):
+        file = policy.data / ("cat", "dog")[row % 2] / f"{row}.png"
+        file.parent.mkdir(exist_ok=True)
+        Image.fromarray(np.full((5 + row, 6), row, np.uint8)).save(file)
+    (policy.data / "cat/bad.png").write_bytes(b"no image")
+    data = {"clients": 2, "partition": {"name": "own"}, "size": 4}
+    server = Server(policy)
+    assert server.hello(experiment(data=data)) == {"client": 0, "samples": SAMPLES}
+    assert "train: images left out (the image in" in server.shown[-1]
+    assert server.shown[-1].endswith("): 1")
 
 
 def test_own_data_that_no_policy_names_are_not_looked_for(policy: Policy) -> None:

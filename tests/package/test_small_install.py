@@ -74,6 +74,10 @@ found["digits"] = said(lambda: data.load("digits", None, train=None, test=None, 
 (folder / "parquet/train.parquet").write_bytes(b"")
 found["parquet"] = said(lambda: data.load(str(folder / "parquet"), None, train=None, test=None, seed=0))
 zeros = Message({"features": torch.zeros(100, 100)})
+for name in ("cat", "dog"):
+    (folder / "pictures" / name).mkdir(parents=True)
+    (folder / "pictures" / name / "a.png").write_bytes(b"")
+found["images"] = said(lambda: data.load(str(folder / "pictures"), None, train=None, test=None, seed=0))
 found["zstd"] = Wire.parse(["features=int8+zstd"]).encode(zeros, "up", {}, number=0)[0].size()
 found["report"] = said(lambda: command("report", str(folder / "run")))
 found["picture"] = said(lambda: sheet(torch.zeros(1, 1, 8, 8), experiment.build_world().normalise))
@@ -118,6 +122,7 @@ def test_a_device_trains_without_what_servers_and_reports_need(found: dict) -> N
     [
         ("digits", "data set \"digits\" needs the package scikit-learn: pip install 'catchment[research]'"),
         ("parquet", "reading Parquet files needs the package pyarrow: pip install 'catchment[research]'"),
+        ("images", "reading encoded images needs the package pillow: pip install 'catchment[images]'"),
         ("report", "a report needs the package matplotlib: pip install 'catchment[research]'"),
         ("picture", "a picture of what a method shows needs the package pillow: pip install 'catchment[research]'"),
         ("keys", "a key needs the package cryptography: pip install 'catchment[device]'"),
@@ -133,6 +138,7 @@ def test_every_extra_that_is_named_is_there() -> None:
     extras = project["optional-dependencies"]
     assert {
         "device",
+        "images",
         "onnx",
         "executorch",
         "watch",
