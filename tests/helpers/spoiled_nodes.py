@@ -13,6 +13,7 @@ from spoiling import Liar, Spoil
 
 from catchment.core.expectations import Expectations
 from catchment.core.serve import serve
+from catchment.core.transport import PART
 from catchment.core.versions import Versions
 from catchment.core.worker import WorkerCache
 from catchment.core.world import World
@@ -161,7 +162,7 @@ class Post:
         self.replies: list[Envelope] = []
         self.transport = Flower(
             self, experiment="", form="", federation="f" * 16, version="1", clients=1, wait=0.05,
-            largest=lambda request: 1, sleep=lambda seconds: None,
+            largest=lambda request: PART, sleep=lambda seconds: None,
         )  # fmt: skip
 
     def get_node_ids(self) -> list[int]:
