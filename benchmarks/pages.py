@@ -55,6 +55,15 @@ DIFFERENCES = {
         "",
         [(ACCURACY, "FedAvg of the whole model", "centralized, the whole model")],
     ),
+    "fedgkt-unequal-differences": (
+        "fedgkt-unequal",
+        "",
+        [
+            (ACCURACY, "Dirichlet(0.5), extractors at a hundredth", "IID, extractors at a hundredth"),
+            (ACCURACY, "Dirichlet(0.5), extractors at a hundredth", "Dirichlet(0.5), extractors at the whole rate"),
+            (ACCURACY, "Dirichlet(0.5), extractors at the whole rate", "IID, extractors at the whole rate"),
+        ],
+    ),
     "fedgkt-steady-differences": (
         "fedgkt-steady",
         "",
