@@ -9,6 +9,7 @@ from itertools import islice
 import torch
 from torch import Tensor, nn
 
+from catchment.codecs import Wire
 from catchment.core.architecture import Architecture
 from catchment.core.session import DROPS
 from catchment.core.versions import ClientState
@@ -19,7 +20,7 @@ from catchment.data.batching import batch_sizes
 from catchment.errors import DataError
 from catchment.exchange.request import TRAINING, VALIDATION, Request
 from catchment.learning.moving_average import MovingAverage
-from catchment.learning.optimizers import load_optimizer_tensors, optimizer_tensors, set_rate
+from catchment.learning.optimizers import OptimizerSettings, load_optimizer_tensors, optimizer_tensors, set_rate
 from catchment.learning.training import Weights, load_weights, tensors_of
 from catchment.randomness import derive
 from catchment.tasks import Score, Task
@@ -49,6 +50,46 @@ class Client:
         """What labels, losses and measures are."""
         return self.world.task
 
+    @property
+    def device(self) -> torch.device:
+        """The compute device."""
+        return self.world.device
+
+    @property
+    def classes(self) -> int:
+        """How many classes there are."""
+        return self.world.classes
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds the run has."""
+        return self.world.rounds
+
+    @property
+    def architecture(self) -> Architecture:
+        """The client's model, and facts about it."""
+        return self.world.client_architecture(self.id)
+
+    @property
+    def settings(self) -> OptimizerSettings:
+        """`[optimizer.client]`: the learning rate, its schedule, the batch size."""
+        return self.world.client_optimizer
+
+    @property
+    def server_settings(self) -> OptimizerSettings:
+        """`[optimizer.server]`, for what follows from the server's learning rate."""
+        return self.world.server_optimizer
+
+    @property
+    def wire(self) -> Wire:
+        """The codecs that a reply goes through."""
+        return self.world.wire
+
+    @property
+    def shared_seed(self) -> int:
+        """The seed of the run, for what server and clients draw alike."""
+        return self.world.seed
+
     @cached_property
     def train(self) -> Samples:
         """The client's private training data."""
@@ -68,7 +109,7 @@ class Client:
     def model(self, weights: Mapping[str, Tensor] | None = None) -> nn.Module:
         """The client's model in training mode, with these weights; without any, with the first weights of the run."""
         weights = self.world.first_weights(self.id) if weights is None else weights
-        return self._module(self.world.client_architecture(self.id), weights)
+        return self._module(self.architecture, weights)
 
     def server_model(self, weights: Mapping[str, Tensor]) -> nn.Module:
         """The server's model with these weights, for clients that run it."""
@@ -92,7 +133,7 @@ class Client:
     @property
     def rate(self) -> float:
         """The learning rate of the round."""
-        return self.world.client_optimizer.rate(self.round, self.world.rounds, self._drops)
+        return self.settings.rate(self.round, self.rounds, self._drops)
 
     def own_model(self) -> tuple[nn.Module, torch.optim.Optimizer]:
         """The model and the optimiser that the client keeps between requests, as `keep` left them; new at first."""
@@ -126,12 +167,12 @@ class Client:
             seed = self.seed("shuffle", epoch) if shuffle else None
             for batch in islice(self._epoch(samples, epoch, seed, augment), self._cache.batches):
                 self._cache.between_batches()
-                yield batch.to(self.world.device)
+                yield batch.to(self.device)
 
     @property
     def batches_per_epoch(self) -> int:
         """How many batches an epoch of the client's data has."""
-        return len(batch_sizes(len(self.train), self.world.client_optimizer.batch_size))
+        return len(batch_sizes(len(self.train), self.settings.batch_size))
 
     def batch(self, number: int) -> Batch:
         """One batch of the client's data by its number in the round, counted over epochs.
@@ -144,7 +185,7 @@ class Client:
         # As in the client's first request of the round: there `batches` gives the same ones in the same order.
         seed = derive(self.world.seed, "shuffle", epoch, TRAINING, self.id, self.round, 0)
         self._cache.between_batches()
-        return next(self._epoch(self.train, epoch, seed, augment=True, start=place)).to(self.world.device)
+        return next(self._epoch(self.train, epoch, seed, augment=True, start=place)).to(self.device)
 
     def _epoch(self, samples: Samples, epoch: int, seed: int | None, augment: bool, start: int = 0) -> Iterator[Batch]:
         world = self.world
@@ -155,7 +196,7 @@ class Client:
             seed=seed,
             augment=world.augment if augment else (),
             augment_seed=derive(world.seed, "augment", self.id, self.round, epoch) if world.augment else 0,
-            channels_last=world.client_architecture(self.id).facts.spatial,
+            channels_last=self.architecture.facts.spatial,
             start=start,
             task=world.task,
         )

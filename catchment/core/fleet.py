@@ -95,6 +95,11 @@ class Fleet:
             until = FOREVER
         return self._accepted(self._traffic.replies(requests, until, in_order), accept)
 
+    def tell(self, handler: Callable[[Any, Asked], Payload], bodies: Mapping[int, Asked]) -> None:
+        """Ask these clients where nothing of their replies is of use."""
+        for _ in self.ask(handler, bodies):
+            pass
+
     def send(self, handler: Callable[[Any, Asked], Answered], bodies: Mapping[int, Asked]) -> None:
         """The first half of `ask`: replies come through `arrivals`, in this round or a later one."""
         if self._purpose != TRAINING:

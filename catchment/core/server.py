@@ -67,6 +67,50 @@ class Server:
         return self.world.task
 
     @property
+    def device(self) -> torch.device:
+        """The compute device."""
+        return self.world.device
+
+    @property
+    def classes(self) -> int:
+        """How many classes there are."""
+        return self.world.classes
+
+    @property
+    def clients(self) -> int:
+        """How many clients are registered."""
+        return self.world.clients
+
+    @property
+    def architecture(self) -> Architecture:
+        """The server's model, and facts about it."""
+        return self.world.server_architecture
+
+    @property
+    def client_architectures(self) -> tuple[Architecture, ...]:
+        """One for every entry of `models.client`."""
+        return self.world.client_architectures
+
+    def client_architecture(self, client: int) -> Architecture:
+        """The model of one client, and facts about it."""
+        return self.world.client_architecture(client)
+
+    @property
+    def settings(self) -> OptimizerSettings:
+        """`[optimizer.server]`: the learning rate, its schedule, the batch size."""
+        return self.world.server_optimizer
+
+    @property
+    def client_settings(self) -> OptimizerSettings:
+        """`[optimizer.client]`, for servers that train as a client does."""
+        return self.world.client_optimizer
+
+    @property
+    def shared_seed(self) -> int:
+        """The seed of the run, for what server and clients draw alike."""
+        return self.world.seed
+
+    @property
     def test(self) -> Samples:
         """The global test set; the validation samples while these are measured."""
         data = self.world.data
@@ -78,13 +122,18 @@ class Server:
         return self.world.data.public
 
     @property
+    def public_test(self) -> Samples | None:
+        """The test part of the public data, where these have one."""
+        return self.world.data.public_test
+
+    @property
     def aggregator(self) -> Aggregator:
         """How uploads are averaged: as `[aggregation]` says, by default the mean."""
         return self.world.aggregator
 
     def model(self) -> nn.Module:
         """A new server model with its first weights."""
-        return self.build(self.world.server_architecture)
+        return self.build(self.architecture)
 
     def build(self, architecture: Architecture) -> nn.Module:
         """A new model of an architecture with its first weights; what it draws in training is derived."""
@@ -97,11 +146,11 @@ class Server:
 
     def first_weights(self) -> Weights:
         """The first weights of the model that all clients share, on the CPU, where states and messages are."""
-        return self.world.client_architecture(0).facts.initial
+        return self.client_architecture(0).facts.initial
 
     def client_model(self, client: int, weights: Mapping[str, Tensor] | None = None) -> nn.Module:
         """The model of a client with these weights, or with its first ones; reused by the next call."""
-        architecture = self.world.client_architecture(client)
+        architecture = self.client_architecture(client)
         if architecture not in self._client_modules:
             self._client_modules[architecture] = self.build(architecture)
         module = self._client_modules[architecture]
@@ -121,7 +170,7 @@ class Server:
         """
         if self._order is None:
             return model
-        architecture = architecture or self.world.server_architecture
+        architecture = architecture or self.architecture
         return model if architecture.facts.draws else Spread(model, architecture.description, self._order)
 
     def spool(self) -> Spool:
@@ -130,7 +179,7 @@ class Server:
 
     def optimizer(self, model: Trainable, settings: OptimizerSettings | None = None) -> torch.optim.Optimizer:
         """An optimiser as `[optimizer.server]` (or `settings`) says; every round it has the rate of that round."""
-        settings = settings or self.world.server_optimizer
+        settings = settings or self.settings
         optimizer = settings.build(model.parameters())
         set_rate(optimizer, self.rate(settings))
         self._optimizers[optimizer] = settings
@@ -138,24 +187,27 @@ class Server:
 
     def rate(self, settings: OptimizerSettings | None = None) -> float:
         """The learning rate of this round, as `[optimizer.server]` (or `settings`) says."""
-        settings = settings or self.world.server_optimizer
+        settings = settings or self.settings
         return settings.rate(self.round, self.rounds, settings.schedule.drops(self._validation))
 
     @property
     def share(self) -> float:
         """The factor of the server's schedule on its learning rate in this round."""
-        schedule = self.world.server_optimizer.schedule
+        schedule = self.settings.schedule
         return schedule.share(self.round, self.rounds, schedule.drops(self._validation))
 
     def batches(
-        self, samples: Samples, size: int, *, epochs: int = 1, shuffle: bool = True, augment: bool = True
+        self, samples: Samples, size: int | None = None, *, epochs: int = 1, shuffle: bool = True, augment: bool = True
     ) -> Iterator[Batch]:
-        """Training batches of samples that the server holds, normalised, on the compute device."""
+        """Training batches of samples that the server holds, normalised, on the compute device.
+
+        `size` is that of `[optimizer.server]` unless given.
+        """
         world = self.world
         for epoch in range(epochs):
             for batch in batches(
                 samples,
-                size,
+                size or self.settings.batch_size,
                 normalise=world.normalise,
                 seed=self.seed("shuffle", epoch) if shuffle else None,
                 augment=world.augment if augment else (),
@@ -163,7 +215,7 @@ class Server:
                 channels_last=True,
                 task=world.task,
             ):
-                yield batch.to(world.device)
+                yield batch.to(self.device)
 
     def evaluate(self, model: nn.Module, samples: Samples | None = None) -> Score:
         """Score a model on the test set (or on `samples`)."""

@@ -77,6 +77,13 @@ def fleet_of(clients=4, answer=reply, when=lambda request: 0.0, **settings):
     return fleet, transport
 
 
+def test_tell_waits_for_the_replies_and_gives_none():
+    fleet, transport = fleet_of(3)
+    assert fleet.tell(QUIZ.answer, {k: Question(k) for k in (0, 2)}) is None
+    assert [request.client for request in transport.pushed] == [0, 2]
+    assert fleet.idle() == [0, 1, 2]
+
+
 def test_ask_sends_before_anything_is_read():
     fleet, transport = fleet_of()
     replies = fleet.ask(QUIZ.answer, {0: Question(1), 2: Question(2)})

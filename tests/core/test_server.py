@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from worlds_by_hand import HandlersOnly, world
@@ -43,6 +45,13 @@ def test_batches_are_shuffled_anew_in_every_round_or_come_in_order():
     assert len({tuple(order(round)) for round in range(1, 6)}) > 1
     first = order(1)
     assert sorted(first[:6]) == sorted(first[6:]) == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_batch_is_as_large_as_the_servers_optimiser_says_unless_the_size_is_given():
+    settings = replace(WORLD.server_optimizer, batch_size=4)
+    server = Server(replace(WORLD, server_optimizer=settings))
+    assert [len(batch.ids) for batch in server.batches(WORLD.data.test)] == [4, 2]
+    assert [len(batch.ids) for batch in server.batches(WORLD.data.test, 3)] == [3, 3]
 
 
 def test_a_model_is_scored_on_the_test_set_or_on_what_is_given():
