@@ -1,10 +1,10 @@
-"""Who may know whom: the imports of every module, read from the source."""
+"""Who may know whom: the imports of every module, read from the source. A rule lists all modules that break it."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from pathlib import Path
-
-import pytest
+from typing import Any
 
 import catchment
 
@@ -32,12 +32,25 @@ LAYERS = (
 """A module imports from its own part and from parts before it: at its top, in functions and for types alike."""
 
 MODULES = {path.relative_to(ROOT).with_suffix("").as_posix(): path for path in sorted(ROOT.rglob("*.py"))}
-TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MODULES.items()}
+
+
+@cache
+def text(module: str) -> str:
+    return MODULES[module].read_text(encoding="utf-8")
+
+
+@cache
+def tree(module: str) -> ast.Module:
+    return ast.parse(text(module))
 
 
 def part(module: str) -> str:
     """The part of the package that a module belongs to: `data` of `data/samples`."""
     return module.split("/")[0]
+
+
+def modules_of(*parts: str) -> list[str]:
+    return [name for name in MODULES if part(name) in parts]
 
 
 def imported(tree: ast.Module, package: tuple[str, ...] = ("catchment",)) -> Iterator[str]:
@@ -51,22 +64,37 @@ def imported(tree: ast.Module, package: tuple[str, ...] = ("catchment",)) -> Ite
             yield from (f"{start}.{alias.name}" for alias in node.names)
 
 
+@cache
+def imports(module: str) -> tuple[str, ...]:
+    """Everything that a module of this package imports."""
+    return tuple(imported(tree(module), ("catchment", *module.split("/")[:-1])))
+
+
 def parts_imported(module: str) -> set[str]:
     """The parts of this package that a module imports; `__init__` if it asks the package itself for a name."""
-    package = ("catchment", *module.split("/")[:-1])
     found = set()
-    for name in imported(TREES[module], package):
+    for name in imports(module):
         if name.split(".")[0] == "catchment":
             below = [*name.split("."), "__init__"][1]
             found.add(below if (ROOT / below).is_dir() or (ROOT / f"{below}.py").exists() else "__init__")
     return found
 
 
-def modules_of(*parts: str) -> list[str]:
-    return [name for name in MODULES if part(name) in parts]
+def siblings(module: str) -> Iterator[str]:
+    """The modules of the same part that a module imports."""
+    for name in imports(module):
+        words = name.split(".")
+        for found in ("/".join(words[1:3]), "/".join(words[1:2])):
+            if found in MODULES and found != module and part(found) == part(module):
+                yield found
 
 
-def uses(tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
+def packages_imported(module: str) -> set[str]:
+    """The first words of all that a module imports: `torch` of `torch.nn.functional`."""
+    return {name.split(".")[0] for name in imports(module)}
+
+
+def used(tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
     """Dotted names that are used, by the name of the module they come from: `np.random.seed` is `numpy.random.seed`."""
     origin = {}
     for node in ast.walk(tree):
@@ -84,7 +112,23 @@ def uses(tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
             yield origin[inner.id] + name, node
 
 
-USES = {name: list(uses(tree)) for name, tree in TREES.items()}
+@cache
+def uses(module: str) -> tuple[tuple[str, ast.AST], ...]:
+    return tuple(used(tree(module)))
+
+
+def names_used(module: str) -> set[str]:
+    return {name for name, _ in uses(module)}
+
+
+def calls(module: str) -> dict[int, ast.Call]:
+    """All calls in a module, by the node of what is called."""
+    return {id(node.func): node for node in ast.walk(tree(module)) if isinstance(node, ast.Call)}
+
+
+def broken(modules: Iterable[str], wrong: Callable[[str], Any]) -> dict[str, Any]:
+    """The modules in which something is wrong, and what."""
+    return {module: found for module in modules if (found := wrong(module))}
 
 
 # ---- the walk itself --------------------------------------------------------------------------------------------
@@ -110,8 +154,12 @@ def test_the_walk_sees_the_parts_that_are_there():
 
 def test_the_walk_sees_through_other_names():
     tree = ast.parse("import numpy as np\nfrom torch import manual_seed as m\nnp.random.seed(0)\nm(1)\nmine.seed()")
-    assert {"numpy.random.seed", "torch.manual_seed"} <= {name for name, _ in uses(tree)}
-    assert not any("mine" in name for name, _ in uses(tree))
+    assert {"numpy.random.seed", "torch.manual_seed"} <= {name for name, _ in used(tree)}
+    assert not any("mine" in name for name, _ in used(tree))
+
+
+def test_a_rule_names_the_modules_that_break_it():
+    assert broken(["a", "b"], lambda module: {"b": {"torch"}}.get(module, set())) == {"b": {"torch"}}
 
 
 # ---- the rules --------------------------------------------------------------------------------------------------
@@ -121,81 +169,67 @@ def test_every_part_has_its_layer():
     assert {part(name) for name in MODULES} == set(LAYERS)
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_a_module_imports_only_from_layers_below(module):
-    below = LAYERS[: LAYERS.index(part(module))]
-    assert parts_imported(module) - {part(module)} <= set(below)
+def test_a_module_imports_only_from_layers_below():
+    below = {name: {name, *LAYERS[:number]} for number, name in enumerate(LAYERS)}
+    assert broken(MODULES, lambda module: parts_imported(module) - below[part(module)]) == {}
 
 
 TYPES_ONLY = {"core/method": {"core/fleet", "core/server", "core/world"}}
 """The one circle: a method's functions take these, and all of them hold the method. It names them for their types."""
 
 
-@pytest.mark.parametrize("name", sorted({part(name) for name in MODULES if "/" in name}))
-def test_inside_a_part_there_are_no_circles(name):
-    inside = {
-        module: set(_siblings(module)) - TYPES_ONLY.get(module, set())
-        for module in modules_of(name)
+def test_inside_a_part_there_are_no_circles():
+    left = {
+        module: set(siblings(module)) - TYPES_ONLY.get(module, set())
+        for module in MODULES
         if not module.endswith("__init__")
     }
-    while free := [module for module, needs in inside.items() if not needs & inside.keys()]:
+    while free := [module for module, needs in left.items() if not needs & left.keys()]:
         for module in free:
-            del inside[module]
-    assert not inside
+            del left[module]
+    assert left == {}
 
 
-def _siblings(module: str) -> Iterator[str]:
-    """The modules of the same part that a module imports."""
-    for name in imported(TREES[module], ("catchment", *module.split("/")[:-1])):
-        words = name.split(".")
-        for found in ("/".join(words[1:3]), "/".join(words[1:2])):
-            if found in MODULES and found != module and part(found) == part(module):
-                yield found
+def test_what_is_imported_for_its_type_is_not_imported_when_the_package_runs():
+    for module, types in TYPES_ONLY.items():
+        body = tree(module).body
+        blocks = [node for node in body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+        for_types = {name for block in blocks for name in imported(ast.Module(block.body, []))}
+        assert not {"/".join(name.split(".")[1:3]) for name in set(imports(module)) - for_types} & types
 
 
-@pytest.mark.parametrize("module", TYPES_ONLY)
-def test_what_is_imported_for_its_type_is_not_imported_when_the_package_runs(module):
-    blocks = [
-        node for node in TREES[module].body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-    ]
-    for_types = {name for block in blocks for name in imported(ast.Module(block.body, []))}
-    others = set(imported(TREES[module])) - for_types
-    assert not {"/".join(name.split(".")[1:3]) for name in others} & TYPES_ONLY[module]
+LEARNING = ("tasks", "data", "models", "learning")  # machine learning, which knows nothing of federation
+ALONE = {
+    "exchange": {"exchange", "errors"},
+    **{part: {*LEARNING, "errors", "names", "randomness"} for part in LEARNING},
+    "codecs": {"codecs", "exchange", "errors", "names"},
+}
+"""Parts that know less than their layer allows."""
 
 
-@pytest.mark.parametrize("module", [name for name in modules_of("methods", "codecs") if not name.endswith("__init__")])
-def test_a_method_knows_no_other_method(module):
-    assert part(module) != "methods" or "methods" not in parts_imported(module)
+def test_some_parts_know_only_a_few():
+    assert broken(modules_of(*ALONE), lambda module: parts_imported(module) - ALONE[part(module)]) == {}
 
 
-@pytest.mark.parametrize("module", modules_of("exchange"))
-def test_messages_know_nobody(module):
-    assert parts_imported(module) <= {"exchange", "errors"}
+def test_a_method_knows_no_other_method():
+    methods = [module for module in modules_of("methods") if not module.endswith("__init__")]
+    assert broken(methods, lambda module: parts_imported(module) & {"methods"}) == {}
 
 
-@pytest.mark.parametrize("module", modules_of("tasks", "data", "models", "learning"))
-def test_machine_learning_knows_nothing_of_federation(module):
-    assert parts_imported(module) <= {"tasks", "data", "models", "learning", "errors", "names", "randomness"}
-
-
-@pytest.mark.parametrize("module", modules_of("codecs"))
-def test_codecs_see_messages_and_nothing_of_what_they_are_about(module):
-    assert parts_imported(module) <= {"codecs", "exchange", "errors", "names"}
-
-
-@pytest.mark.parametrize("module", modules_of("report"))
-def test_a_report_needs_no_training_code(module):
-    assert not [name for name in imported(TREES[module]) if name.split(".")[0] in ("torch", "safetensors")]
+def test_a_report_needs_no_training_code():
+    assert broken(modules_of("report"), lambda module: packages_imported(module) & {"torch", "safetensors"}) == {}
 
 
 def test_packages_are_at_most_two_levels_deep():
     assert not [name for name in MODULES if name.count("/") > 1]
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_a_module_above_400_lines_says_why_at_its_top(module):
-    lines = MODULES[module].read_text(encoding="utf-8").count("\n")
-    assert lines <= 400 or "Long because" in (ast.get_docstring(TREES[module]) or ""), f"{lines} lines"
+def test_a_module_above_400_lines_says_why_at_its_top():
+    def too_long(module: str) -> int:
+        lines = text(module).count("\n")
+        return lines if lines > 400 and "Long because" not in (ast.get_docstring(tree(module)) or "") else 0
+
+    assert broken(MODULES, too_long) == {}
 
 
 # ---- randomness -------------------------------------------------------------------------------------------------
@@ -208,41 +242,43 @@ SEEDING = {
 DRAWING = {f"torch.{name}" for name in ("rand", "randn", "randint", "randperm", "normal", "bernoulli", "multinomial")}
 
 
-@pytest.mark.parametrize("module", ELSEWHERE)
-def test_nothing_draws_from_a_global_generator(module):
-    used = {name for name, _ in USES[module]}
-    assert not used & SEEDING
-    assert not {name for name in used if name.startswith("torch.random.")}
-    assert not {name for name in used if name.startswith("numpy.random.")} - {"numpy.random.Generator"}
-    assert not {name for name in imported(TREES[module]) if name.split(".")[0] in ("random", "secrets", "uuid")}
+def test_nothing_draws_from_a_global_generator():
+    def draws(module: str) -> set[str]:
+        names = names_used(module)
+        numpy = {name for name in names if name.startswith("numpy.random.")} - {"numpy.random.Generator"}
+        torch = {name for name in names if name.startswith("torch.random.")}
+        return names & SEEDING | numpy | torch | packages_imported(module) & {"random", "secrets", "uuid"}
+
+    assert broken(ELSEWHERE, draws) == {}
 
 
-@pytest.mark.parametrize("module", ELSEWHERE)
-def test_every_draw_of_pytorch_names_its_generator(module):
-    calls = {id(node.func): node for node in ast.walk(TREES[module]) if isinstance(node, ast.Call)}
-    for name, node in USES[module]:
-        if name in DRAWING and id(node) in calls:
-            assert "generator" in {keyword.arg for keyword in calls[id(node)].keywords}, f"line {node.lineno}"
+def test_every_draw_of_pytorch_names_its_generator():
+    def lines(module: str) -> list[int]:
+        called = calls(module)
+        drawing = [called[id(node)] for name, node in uses(module) if name in DRAWING and id(node) in called]
+        return [call.lineno for call in drawing if "generator" not in {keyword.arg for keyword in call.keywords}]
+
+    assert broken(ELSEWHERE, lines) == {}
 
 
 def test_randomness_itself_is_where_seeding_happens():
-    assert {"torch.default_generator.manual_seed", "numpy.random.default_rng"} <= {n for n, _ in USES["randomness"]}
+    assert {"torch.default_generator.manual_seed", "numpy.random.default_rng"} <= names_used("randomness")
 
 
 # ---- pickle -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_there_is_no_pickle_anywhere(module):
+def test_there_is_no_pickle_anywhere():
     unsafe = {"pickle", "_pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal", "copyreg"}
-    assert not {name for name in imported(TREES[module]) if name.split(".")[0] in unsafe}
-    assert not {name for name, _ in USES[module]} & {"torch.load", "torch.save", "torch.package"}
+    loading = {"torch.load", "torch.save", "torch.package"}
+    assert broken(MODULES, lambda module: packages_imported(module) & unsafe | names_used(module) & loading) == {}
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_numpys_files_are_read_without_pickle(module):
-    calls = {id(node.func): node for node in ast.walk(TREES[module]) if isinstance(node, ast.Call)}
-    loads = [calls[id(node)] for name, node in USES[module] if name == "numpy.load"]
-    for call in loads:
-        assert [ast.unparse(word) for word in call.keywords] == ["allow_pickle=False"], f"line {call.lineno}"
-    assert MODULES[module].read_text(encoding="utf-8").count("allow_pickle") == len(loads)
+def test_numpys_files_are_read_without_pickle():
+    def wrong(module: str) -> list[int]:
+        called = calls(module)
+        loads = [called[id(node)] for name, node in uses(module) if name == "numpy.load"]
+        lines = [c.lineno for c in loads if [ast.unparse(word) for word in c.keywords] != ["allow_pickle=False"]]
+        return lines if text(module).count("allow_pickle") == len(loads) else [*lines, 0]
+
+    assert broken(MODULES, wrong) == {}
