@@ -289,7 +289,7 @@ def test_a_run_that_fails_has_exit_code_1_and_says_how_to_go_on(finished, here):
 def test_a_run_that_fails_in_the_middle_says_how_to_go_on(finished, here, monkeypatch):
     folder, _ = finished
 
-    def fail(experiment, directory, observe):
+    def fail(experiment, directory, observe, tell):
         (directory / "checkpoints").mkdir(parents=True)
         raise RunError("all clients are gone")
 
@@ -315,7 +315,7 @@ def test_a_refused_resume_is_one_sentence_that_does_not_say_to_resume(finished, 
 def test_what_the_system_refuses_is_one_sentence(finished, here, monkeypatch):
     folder, _ = finished
 
-    def full(experiment, directory, observe):
+    def full(experiment, directory, observe, tell):
         raise OSError(28, "No space left on device", "runs/small/rounds.jsonl")
 
     monkeypatch.setattr("catchment.launch.run", full)

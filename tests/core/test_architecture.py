@@ -47,13 +47,13 @@ def test_what_is_shared_is_one_draw_for_all():
 
 def test_extractors_of_fedgkt_begin_with_one_stem_whatever_the_heads():
     own = experiment("fedgkt", models={"client": ["resnet4", "resnet8"], "server": "resnet10"}).build_world()
-    first = [first_weights(own, client, None) for client in range(4)]
+    first = [first_weights(own, client, None, own=False) for client in range(4)]
     stems = [{name: w for name, w in weights.items() if name.startswith("extractor.")} for weights in first]
     assert len(stems[0]) > 1
     assert all(same(stems[0], stem) for stem in stems)
     assert not same(first[0], first[2])  # the same architecture with heads of their own
     sent = {"extractor.0.weight": torch.full_like(first[0]["extractor.0.weight"], 3.0)}
-    assert bool((first_weights(own, 0, sent)["extractor.0.weight"] == 3).all())
+    assert bool((first_weights(own, 0, sent, own=False)["extractor.0.weight"] == 3).all())
 
 
 def test_facts_and_modules_are_made_by_architecture_not_by_client(monkeypatch):
@@ -77,7 +77,7 @@ def test_a_client_that_was_never_asked_has_its_first_weights(name):
     own = experiment(name).build_world()
     server = Server(own)
     state = own.method.init(server)
-    expected = first_weights(own, 1, None) if name == "fedgkt" else own.first_weights(1)
+    expected = first_weights(own, 1, None, own=False) if name == "fedgkt" else own.first_weights(1)
     weights = own.method.client_model(server, state, 1, {}).state_dict()
     assert all(torch.equal(weights[n], w) for n, w in expected.items() if n in weights)
     assert weights.keys() & expected.keys()
