@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from catchment.codecs import Wire
 from catchment.core.architecture import Architecture
-from catchment.core.session import DROPS
 from catchment.core.versions import ClientState
 from catchment.core.worker import WorkerCache
 from catchment.core.world import World
@@ -40,8 +39,6 @@ class Client:
         self.world = world
         self._request = request
         self._cache = cache
-        drops = request.body.scalars.get(DROPS)
-        self._drops = max(0, drops) if isinstance(drops, int) else 0  # a server cannot raise the rate of the experiment
         self.average = average or {}  # of the own model, as it is kept; empty: there is none
         self._following: MovingAverage | None = None  # the same while the own model trains
 
@@ -133,7 +130,7 @@ class Client:
     @property
     def rate(self) -> float:
         """The learning rate of the round."""
-        return self.settings.rate(self.round, self.rounds, self._drops)
+        return self.settings.rate(self.round, self.rounds, self._request.rate_drops)
 
     def own_model(self) -> tuple[nn.Module, torch.optim.Optimizer]:
         """The model and the optimiser that the client keeps between requests, as `keep` left them; new at first."""

@@ -65,6 +65,7 @@ class InFlight:
         self._transport = transport
         self._book = book
         self._stopwatch = stopwatch or Stopwatch()
+        self.rate_drops = 0  # of the clients' learning rate, said with every request
         self._sequence = 0
         self._resumes = 0
         self._start = _Mark()  # of the time since the last resume
@@ -113,6 +114,7 @@ class InFlight:
             self._resumes,
             self._start(client),
             self._base(client),
+            self.rate_drops,
         )
         if aside:
             self._asides[client] = request

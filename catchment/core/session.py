@@ -20,7 +20,6 @@ from catchment.exchange.message import Message
 from catchment.exchange.request import Request
 
 HOLDS = "(holds)"  # a scalar of requests: the number of the last reply that the server can take differences against
-DROPS = "(drops)"  # likewise: how often the clients' learning rate dropped at a plateau
 LARGE = 2**20  # bytes of a tensor
 
 Refuses = Callable[[str, torch.dtype, torch.Size], str]  # why a coded tensor must not be decoded; "" if it may be
@@ -45,8 +44,8 @@ class Session:
     def decode_request(self, request: Request) -> Message:
         """On the client: the body of a request, decoded."""
         body, holds = request.body, request.body.scalars.get(HOLDS)
-        if body.scalars.keys() & {HOLDS, DROPS}:
-            scalars = {name: value for name, value in body.scalars.items() if name not in (HOLDS, DROPS)}
+        if HOLDS in body.scalars:
+            scalars = {name: value for name, value in body.scalars.items() if name != HOLDS}
             body = Message(body.tensors, scalars)
         self.peer_holds = holds if isinstance(holds, int) else None
         if not request.aside and self.wire.touches("down"):

@@ -18,7 +18,7 @@ from catchment.core.inflight import Arrival, InFlight, InFlightSnapshot
 from catchment.core.method import Method, contract
 from catchment.core.outcomes import Outcomes
 from catchment.core.replies import Reception, Reply, ReplyObserver, ordered
-from catchment.core.session import DROPS, Sessions
+from catchment.core.session import Sessions
 from catchment.core.stopwatch import Stopwatch
 from catchment.core.transport import Transport
 from catchment.costs.ledger import Ledger
@@ -58,7 +58,6 @@ class Traffic:
     ) -> None:
         """`directory` is for what the codecs remember, if it is large."""
         self.round = 0
-        self.drops: int | None = None  # of the clients' learning rate, sent with every request; None: no plateau
         self.watch: Callable[[list[Request]], None] | None = None  # sees what is sent
         self.observe: ReplyObserver | None = None
         self.method = method
@@ -116,8 +115,6 @@ class Traffic:
                 packed[id(body)] = message
             if training:
                 message = self._sessions.encode_for(client, message, self._inflight.sequence)
-                if self.drops is not None:
-                    message = Message(message.tensors, {**message.scalars, DROPS: self.drops})
             request = self._inflight.add(client, handler, self.round, purpose, message)
             self._ledger.book(client, "down", purpose, message, request.size())
             requests.append(request)
@@ -153,9 +150,13 @@ class Traffic:
 
     # ---- for the run ----
 
-    def begin_round(self, round: int) -> None:
-        """Restart turns and events; late replies that nobody took in the round in which they came are dropped."""
+    def begin_round(self, round: int, rate_drops: int = 0) -> None:
+        """Restart turns and events; late replies that nobody took in the round in which they came are dropped.
+
+        The clients' learning rate has dropped so often at a plateau.
+        """
         self.round = round
+        self._inflight.rate_drops = rate_drops
         self.outcomes.begin_round()
         self._expectations.sizes.clear()
         self._inflight.begin_round()

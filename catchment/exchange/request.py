@@ -26,6 +26,7 @@ class Request(NamedTuple):
     resumes: int = 0  # how often the run was resumed
     start: int = 0  # versions from number `start` on that were made before the last resume are discarded
     base: int = 0  # the last checkpoint needs the newest version before `base`
+    rate_drops: int = 0  # how often the clients' learning rate dropped at a plateau
 
     @property
     def aside(self) -> bool:
@@ -35,8 +36,10 @@ class Request(NamedTuple):
     @property
     def envelope(self) -> str:
         """The fields beside the body, in a width that does not depend on their values."""
-        numbers = (self.client, self.round, self.turn, self.sequence, self.resumes, self.start, self.base)
-        return "".join(f"{number:08x}" for number in numbers) + f":{self.purpose}:{self.handler}"
+        return (
+            f"{self.client:08x}{self.round:08x}{self.turn:08x}{self.sequence:08x}{self.rate_drops:04x}"
+            f"{self.resumes:04x}{self.start:08x}{self.base:08x}:{self.purpose}:{self.handler}"
+        )
 
     def size(self) -> int:
         """Bytes on the wire."""
@@ -53,12 +56,12 @@ class Request(NamedTuple):
         try:
             numbers, purpose, handler = envelope.split(":")
             if not re.fullmatch("[0-9a-f]{56}", numbers):
-                raise ValueError("seven numbers expected")
-            values = [int(numbers[i : i + 8], 16) for i in range(0, 56, 8)]
-            client, round_, turn, sequence, resumes, start, base = values
+                raise ValueError("eight numbers expected")
+            bounds = ((0, 8), (8, 16), (16, 24), (24, 32), (32, 36), (36, 40), (40, 48), (48, 56))
+            client, round_, turn, sequence, drops, resumes, start, base = (int(numbers[a:b], 16) for a, b in bounds)
         except ValueError as error:
             raise WireError(f'not a request: envelope "{envelope[:80]}" ({error})') from None
-        return Request(client, handler, round_, turn, sequence, body, purpose, resumes, start, base)
+        return Request(client, handler, round_, turn, sequence, body, purpose, resumes, start, base, drops)
 
 
 class Response(NamedTuple):

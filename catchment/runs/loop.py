@@ -203,10 +203,8 @@ class _Run:
     def _begin(self, number: int, last: bool) -> None:
         """Start a round on server and traffic, and set who observes it."""
         validation = list(self.history.validation)
-        schedule = self.world.client_optimizer.schedule
         self.server.begin_round(number, validation)
-        self.traffic.begin_round(number)
-        self.traffic.drops = schedule.drops(validation) if schedule.name == "plateau" else None
+        self.traffic.begin_round(number, self.world.client_optimizer.schedule.drops(validation))
         if number == 1:
             self.traffic.watch = self._remember_first
         self.traffic.observe = self.curious.observe if self.curious and (last or number == 1) else None

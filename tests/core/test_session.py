@@ -6,7 +6,7 @@ import torch
 
 from catchment.codecs import Wire
 from catchment.core import session
-from catchment.core.session import DROPS, HOLDS, LARGE, Session, Sessions, uncoded_request
+from catchment.core.session import HOLDS, LARGE, Session, Sessions, uncoded_request
 from catchment.exchange.message import Message
 from catchment.exchange.request import Request
 
@@ -74,7 +74,7 @@ def test_an_aside_is_not_coded_and_changes_no_memory():
 
 
 def test_what_the_server_notes_beside_a_body_is_not_part_of_it():
-    body = Message({"x": torch.ones(1)}, {"rate": 0.5, HOLDS: 7, DROPS: 2})
+    body = Message({"x": torch.ones(1)}, {"rate": 0.5, HOLDS: 7})
     client = Session(Wire())
     assert client.decode_request(request(body, 8)).scalars == {"rate": 0.5}
     assert client.peer_holds == 7

@@ -412,7 +412,7 @@ def test_an_error_among_the_scalars_of_a_body_is_not_the_reason_of_a_failure():
 def test_the_width_of_an_envelope_does_not_depend_on_values():
     most = 2**32 - 1
     small = Request(0, "h", 0, 0, 0, SAMPLE)
-    large = Request(most, "h", most, most, most, SAMPLE, resumes=most, start=most, base=most)
+    large = Request(most, "h", most, most, most, SAMPLE, resumes=65_535, start=most, base=most, rate_drops=65_535)
     assert small.size() == large.size()
     assert Request.from_bytes(large.to_bytes())._replace(body=SAMPLE) == large
     quick = Response(0, 0, SAMPLE)
