@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import islice
 
@@ -20,6 +20,7 @@ from catchment.errors import DataError
 from catchment.exchange.request import TRAINING, VALIDATION, Request
 from catchment.learning.moving_average import MovingAverage
 from catchment.learning.optimizers import OptimizerSettings, load_optimizer_tensors, optimizer_tensors, set_rate
+from catchment.learning.steps import Given, LossFunction, Observer, fit
 from catchment.learning.training import Weights, load_weights, tensors_of
 from catchment.randomness import derive
 from catchment.tasks import Score, Task
@@ -165,6 +166,19 @@ class Client:
             for batch in islice(self._epoch(samples, epoch, seed, augment), self._cache.batches):
                 self._cache.between_batches()
                 yield batch.to(self.device)
+
+    def fit(
+        self,
+        loss: LossFunction,
+        model: Callable[[Tensor], Tensor],
+        optimizer: torch.optim.Optimizer,
+        batches: Iterable[Batch],
+        *,
+        observe: Observer | None = None,
+        **given: Given,
+    ) -> float:
+        """Train a model, one step per batch; the mean loss. What the loss takes is given by name."""
+        return fit(loss, model, optimizer, batches, criterion=self.task.loss, observe=observe, **given)
 
     @property
     def batches_per_epoch(self) -> int:

@@ -20,6 +20,7 @@ from catchment.data import Batch, Samples, batches
 from catchment.learning.draws import Draws
 from catchment.learning.optimizers import OptimizerSettings, set_rate
 from catchment.learning.spread import Order, Spread
+from catchment.learning.steps import Given, LossFunction, Observer, fit
 from catchment.learning.training import Weights, load_weights, tensors_of
 from catchment.randomness import derive
 from catchment.robust.aggregators import Aggregator
@@ -216,6 +217,19 @@ class Server:
                 task=world.task,
             ):
                 yield batch.to(self.device)
+
+    def fit(
+        self,
+        loss: LossFunction,
+        model: Callable[[Tensor], Tensor],
+        optimizer: torch.optim.Optimizer,
+        batches: Iterable[Batch],
+        *,
+        observe: Observer | None = None,
+        **given: Given,
+    ) -> float:
+        """Train a model, one step per batch; the mean loss. What the loss takes is given by name."""
+        return fit(loss, model, optimizer, batches, criterion=self.task.loss, observe=observe, **given)
 
     def evaluate(self, model: nn.Module, samples: Samples | None = None) -> Score:
         """Score a model on the test set (or on `samples`)."""

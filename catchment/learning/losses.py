@@ -2,17 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from catchment.learning.steps import loss_function
 
-def squared_distance(model: nn.Module, anchor: Mapping[str, Tensor]) -> Tensor:
-    """Squared l2 distance of a model's parameters from given ones: sum over parameters of |w - anchor|^2."""
-    parts = [(w - anchor[name]).square().sum() for name, w in model.named_parameters() if w.requires_grad]
-    return torch.stack(parts).sum()
+
+@loss_function
+def task_loss(outputs: Tensor, labels: Tensor, criterion: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """The loss of the task: in classification, cross-entropy."""
+    return criterion(outputs, labels)
+
+
+@loss_function
+def soft_labels(outputs: Tensor, teacher: Tensor) -> Tensor:
+    """Cross-entropy of logits with probabilities, both `[B, C]`."""
+    return F.cross_entropy(outputs, teacher)
+
+
+@loss_function
+def proximal(
+    outputs: Tensor,
+    labels: Tensor,
+    weights: Mapping[str, Tensor],
+    criterion: Callable[[Tensor, Tensor], Tensor],
+    anchor: Mapping[str, Tensor] | None = None,
+    *,
+    mu: float,
+) -> Tensor:
+    """The loss of the task + mu/2 |w - anchor|^2, if there is an anchor."""
+    loss = criterion(outputs, labels)
+    return loss if anchor is None else loss + mu / 2 * squared_distance(weights, anchor)
+
+
+def squared_distance(weights: nn.Module | Mapping[str, Tensor], anchor: Mapping[str, Tensor]) -> Tensor:
+    """Squared l2 distance of trained parameters from given ones: sum over parameters of |w - anchor|^2."""
+    if isinstance(weights, nn.Module):
+        weights = {name: w for name, w in weights.named_parameters() if w.requires_grad}
+    return torch.stack([(w - anchor[name]).square().sum() for name, w in weights.items()]).sum()
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:

@@ -18,7 +18,7 @@ from catchment.core.method import on_client
 from catchment.core.server import Server
 from catchment.errors import at_least
 from catchment.families.weights import GlobalModel, GlobalState, LocalModel, OneModel
-from catchment.learning.training import fit
+from catchment.learning.losses import task_loss
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,6 @@ class FedAvg(OneModel):
     def local_training(self, client: Client, request: GlobalModel) -> LocalModel:
         """Some epochs of the task's loss from the global weights."""
         model = client.model(request.weights)
-        loss = fit(
-            client.optimizer(model),
-            client.batches(epochs=self.client_epochs),
-            lambda batch: client.task.loss(model(batch.images), batch.labels),
-        )
+        batches = client.batches(epochs=self.client_epochs)
+        loss = client.fit(task_loss, model, client.optimizer(model), batches)
         return LocalModel(model.state_dict(), len(client.train), loss)

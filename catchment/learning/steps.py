@@ -1,0 +1,185 @@
+"""A training step, declared once: a pure loss, and the loop that minimises it. Knows nothing of federation.
+
+A method says its loss as a plain function whose parameters say what it needs:
+
+    @loss_function
+    def l_c(outputs, labels, teacher=None, *, alpha: float, temperature: float) -> Tensor:
+
+Positional ones are tensors. `outputs` and `labels` are of the batch, `weights` what is trained, by name, and
+`criterion` the loss of the task; all others are given to `fit`, as a row for each sample or as tensors by name. One
+with a default may be left out. Keyword-only ones are numbers. The loss is a mean over the batch, uses nothing but
+what it is given, and branches on what is there, never on a number: so it is the same on a device, in a graph, and on
+a part of a batch.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import update_wrapper
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from catchment.data import Batch
+from catchment.errors import Diverged, ProtocolError
+
+OF_A_STEP = ("outputs", "labels", "weights", "criterion")  # inputs that nobody has to give
+
+Observer = Callable[[Tensor, Tensor], Mapping[str, Tensor] | None]
+"""Is shown the ids `[B]` and outputs `[B, ...]` of each batch, on the CPU, before its step; may give rows by name."""
+
+
+class LossFunction:
+    """A declared loss: what it is called, and what it takes."""
+
+    def __init__(self, function: Callable[..., Tensor]) -> None:
+        self.function = function
+        update_wrapper(self, function)
+        where = f'loss "{function.__name__}"'
+        if "<" in function.__qualname__:
+            raise ProtocolError(f"{where} is made inside another function, whose variables it sees; move it outside")
+        parameters = inspect.signature(function).parameters.values()
+        for parameter in parameters:
+            if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+                raise ProtocolError(f"{where} takes {parameter}; inputs by name are expected")
+        numbers = [parameter for parameter in parameters if parameter.kind == parameter.KEYWORD_ONLY]
+        inputs = [parameter for parameter in parameters if parameter.kind != parameter.KEYWORD_ONLY]
+        self.inputs = tuple(parameter.name for parameter in inputs)
+        if self.inputs[:1] != OF_A_STEP[:1]:
+            raise ProtocolError(f"{where} takes {', '.join(self.inputs) or 'nothing'}; outputs are expected first")
+        self.scalars = tuple(parameter.name for parameter in numbers)
+        self.optional = {parameter.name for parameter in parameters if parameter.default is not parameter.empty}
+
+    @property
+    def name(self) -> str:
+        """By which another process finds it."""
+        return f"{self.function.__module__}:{self.function.__name__}"
+
+    def __call__(self, *inputs: Any, **named: Any) -> Tensor:
+        """The loss, mean over the batch."""
+        return self.function(*inputs, **named)
+
+    def refusal(self, given: Iterable[str]) -> str:
+        """Why it cannot work with these inputs and numbers, besides those of a step; nothing if it can."""
+        taken = [name for name in (*self.inputs, *self.scalars) if name not in OF_A_STEP]
+        what = f'loss "{self.function.__name__}" takes {", ".join(taken) or "nothing else"}'
+        if unknown := [name for name in given if name not in taken]:
+            return f"{what}, and {', '.join(unknown)} was given"
+        missing = [name for name in taken if name not in given and name not in self.optional]
+        return f"{what}, and {', '.join(missing)} is missing" if missing else ""
+
+
+def loss_function(function: Callable[..., Tensor]) -> LossFunction:
+    """Declare a loss, so that `fit` can minimise it."""
+    return LossFunction(function)
+
+
+@dataclass(frozen=True)
+class PerSample:
+    """A row for each sample, found by the ids of a batch: ascending ones, or the numbers of the rows."""
+
+    values: Tensor  # [n, ...]
+    ids: Tensor | None = None  # int64 [n]
+
+    def of(self, ids: Tensor) -> Tensor:
+        """The rows of a batch, `[B, ...]`."""
+        ids = ids.cpu()
+        if self.ids is None:
+            return self.values[ids]
+        at = torch.searchsorted(self.ids, ids).clamp_(max=len(self.ids) - 1)
+        if not torch.equal(self.ids[at], ids):
+            other = int(ids[self.ids[at] != ids][0])
+            raise ProtocolError(f"sample {other} of a batch has no row among those of {len(self.ids)} samples")
+        return self.values[at]
+
+
+Given = PerSample | Mapping[str, Tensor] | float | None
+"""What a loss takes besides what every step has; None: it is not there."""
+
+
+def fit(
+    loss: LossFunction,
+    model: Callable[[Tensor], Tensor],
+    optimizer: torch.optim.Optimizer,
+    batches: Iterable[Batch],
+    *,
+    criterion: Callable[[Tensor, Tensor], Tensor] | None = None,
+    observe: Observer | None = None,
+    **given: Given,
+) -> float:
+    """One step per batch; returns the mean loss. A loss that is not finite raises `Diverged`.
+
+    What the loss takes is given by name. Where a row is known only when the outputs are, `observe` gives it.
+    """
+    step = Step(loss, model, optimizer, criterion, observe, given)
+    for batch in batches:
+        step(batch)
+    return step.mean()
+
+
+class Step:
+    """Training steps of one model with one loss, and the sum of what they lost."""
+
+    def __init__(
+        self,
+        loss: LossFunction,
+        model: Callable[[Tensor], Tensor],
+        optimizer: torch.optim.Optimizer,
+        criterion: Callable[[Tensor, Tensor], Tensor] | None,
+        observe: Observer | None,
+        given: Mapping[str, Given],
+    ) -> None:
+        here = {name: value for name, value in given.items() if value is not None}
+        observed = () if observe is None else (name for name in loss.inputs if name not in (*OF_A_STEP, *here))
+        if why := loss.refusal([*given, *observed]):
+            raise ProtocolError(why)
+        self._loss = loss.function
+        self._model = model
+        self._optimizer = optimizer
+        self._observe = observe
+        self._parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        device = self._parameters[0].device
+        self._rows = {name: value for name, value in here.items() if isinstance(value, PerSample)}
+        self._fixed: dict[str, Any] = {
+            name: {key: tensor.to(device) for key, tensor in value.items()} if isinstance(value, Mapping) else value
+            for name, value in here.items()
+            if name not in self._rows
+        }
+        if "weights" in loss.inputs:
+            assert isinstance(model, nn.Module)
+            self._fixed["weights"] = {name: w for name, w in model.named_parameters() if w.requires_grad}
+        if "criterion" in loss.inputs:
+            self._fixed["criterion"] = criterion
+        self._labelled = "labels" in loss.inputs
+        self._total: Tensor | None = None
+        self._steps = 0
+
+    def __call__(self, batch: Batch) -> None:
+        """Forward, backward, update."""
+        for parameter in self._parameters:  # zero_grad() in a fraction of its time, which counts for tiny models
+            parameter.grad = None
+        outputs = self._model(batch.images)
+        inputs: dict[str, Any] = {"labels": batch.labels, **self._fixed} if self._labelled else {**self._fixed}
+        for name, rows in self._rows.items():
+            inputs[name] = rows.of(batch.ids).to(outputs.device)
+        if self._observe is not None:
+            shown = self._observe(batch.ids.cpu(), outputs.detach().cpu()) or {}
+            inputs.update((name, rows.to(outputs.device)) for name, rows in shown.items())
+        value = self._loss(outputs, **inputs)
+        value.backward()  # type: ignore[no-untyped-call]
+        self._optimizer.step()
+        self._total = value.detach() if self._total is None else self._total + value.detach()
+        self._steps += 1
+
+    def mean(self) -> float:
+        """The mean loss of all steps, if it is finite."""
+        mean = 0.0 if self._total is None else float(self._total) / self._steps
+        if mean != mean or mean in (float("inf"), float("-inf")):
+            raise Diverged(
+                f"the loss is {mean} after {self._steps} steps; a lower learning rate (optimizer.*.lr, now "
+                f"{self._optimizer.param_groups[0]['lr']:g}) or normalised data usually helps"
+            )
+        return mean
