@@ -88,6 +88,16 @@ class Server:
         return self.world.server_architecture
 
     @property
+    def has_whole_model(self) -> bool:
+        """Whether the server has a model that takes images."""
+        return self.world.whole_server_model
+
+    @property
+    def twin(self) -> Architecture:
+        """The first client's model for a server that has none of its own; its first weights are the server's."""
+        return self.world.server_twin()
+
+    @property
     def client_architectures(self) -> tuple[Architecture, ...]:
         """One for every entry of `models.client`."""
         return self.world.client_architectures

@@ -90,6 +90,11 @@ class World:
             shape = models.feature_shape(edge.build(), edge.shape)  # type: ignore[assignment]
         return self._architecture(self.server_model, shape, "server")
 
+    @property
+    def whole_server_model(self) -> bool:
+        """Whether the server has a model that takes images."""
+        return self.server_model is not None and not models.is_half(self.server_model)
+
     def server_twin(self) -> Architecture:
         """The first client's model for a server that has none of its own; its first weights are the server's."""
         return self._architecture(self.client_models[0], self.data.dataset.shape, "server")

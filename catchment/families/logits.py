@@ -1,43 +1,30 @@
-"""The exchange that FedGEM, FedMD and their kin share: predictions of public samples, up and down.
+"""Predictions of public samples, which server and clients both have: what FedMD, FedGEM and their kin exchange.
 
-A client of these methods keeps a model and an optimiser of its own; no weights travel, so architectures may differ.
+No weights travel, so architectures may differ.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, TypeVar
+from typing import Annotated
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from catchment.core.client import Client
-from catchment.core.declarations import Loss, logits
+from catchment.core.declarations import logits
 from catchment.core.fleet import Fleet
-from catchment.core.method import Method, Metrics, on_client
 from catchment.core.replies import Reply
 from catchment.core.server import Server
-from catchment.core.versions import ClientState
 from catchment.core.world import World
-from catchment.data import Samples
+from catchment.data import Batch, Samples
 from catchment.errors import ExperimentError, ModelError
 from catchment.exchange.payload import Payload
 from catchment.families import checks
-from catchment.families.scores import Scored, scored
 from catchment.learning.evaluation import predict
-from catchment.learning.training import fit
 from catchment.models import is_half
 from catchment.randomness import torch_generator
-from catchment.tasks.quality import Quality
-
-State = TypeVar("State")
-
-
-@dataclass(frozen=True)
-class Question(Payload):
-    """Nothing but the handler's name."""
 
 
 @dataclass(frozen=True)
@@ -45,22 +32,6 @@ class Predictions(Payload):
     """Of public samples that both sides know, in their order."""
 
     logits: Annotated[Tensor, logits("n <= N_0")]  # probabilities where the method says so
-
-
-@dataclass(frozen=True)
-class Trained(Payload):
-    """A client has trained."""
-
-    loss: Loss
-
-
-# ---- what both sides know ----------------------------------------------------------------------------------------
-
-
-def public_of(world: World) -> Samples:
-    """The public training samples; `check_public` has seen to it that there are some."""
-    assert world.data.public is not None
-    return world.data.public
 
 
 def check_public(world: World, method: str) -> None:
@@ -76,13 +47,27 @@ def check_public(world: World, method: str) -> None:
         )
 
 
-def drawn(world: World, round: int, count: int | None) -> Samples:
-    """The public samples of a round, which both sides draw alike: at most `count`, all of them if None."""
-    public = public_of(world)
+# ---- alike on both sides -----------------------------------------------------------------------------------------
+
+
+def public_of(side: Client | Server) -> Samples:
+    """The public training samples; `check_public` has seen to it that there are some."""
+    assert side.public is not None
+    return side.public
+
+
+def public_subset(side: Client | Server, count: int | None) -> Samples:
+    """The public samples of this round, which both sides draw alike: at most `count`, all of them if None."""
+    public = public_of(side)
     if count is None or count >= len(public):
         return public
-    order = torch.randperm(len(public), generator=torch_generator(world.seed, "public of a round", round))
+    order = torch.randperm(len(public), generator=torch_generator(side.shared_seed, "public of a round", side.round))
     return public.select(order[:count].sort().values)
+
+
+def predictions(side: Client | Server, model: nn.Module, samples: Samples) -> Tensor:
+    """The logits `[n, C]` of a model on plain images."""
+    return predict(model, side.batches(samples, shuffle=False, augment=False), side.classes)
 
 
 def places(samples: Samples, ids: Tensor) -> Tensor:
@@ -90,72 +75,22 @@ def places(samples: Samples, ids: Tensor) -> Tensor:
     return torch.searchsorted(samples.index, ids.cpu())
 
 
+def matched(values: Tensor, samples: Samples, batch: Batch) -> Tensor:
+    """The rows of a batch among `values`, which has one for each of `samples`; on the batch's device."""
+    return values[places(samples, batch.ids)].to(batch.images.device)
+
+
 # ---- the server --------------------------------------------------------------------------------------------------
-
-
-def predictions(server: Server, model: nn.Module, samples: Samples) -> Tensor:
-    """The logits `[n, C]` of the server's model on plain images."""
-    size = server.world.server_optimizer.batch_size
-    return predict(model, server.batches(samples, size, shuffle=False, augment=False), server.world.classes)
 
 
 def gather(
     fleet: Fleet, handler: Callable[..., Predictions], bodies: Mapping[int, Payload], samples: int
-) -> dict[int, Tensor]:
-    """Ask for predictions of this number of samples; what came, by client."""
+) -> Tensor | None:
+    """Ask for predictions of this number of samples; those that came, `[K, n, C]`, or None if nobody answered."""
 
     def accept(reply: Reply[Predictions]) -> str:
         return checks.rows(reply.body.logits, samples)
 
     replies = fleet.ask(handler, bodies, in_order=True, accept=accept)
-    return {reply.client: reply.body.logits for reply in replies}
-
-
-def client_scores(fleet: Fleet, handler: Callable[..., Scored]) -> dict[int, Quality]:
-    """Each client measures its own model where it is."""
-    with fleet.aside("evaluation"):
-        replies = fleet.ask(handler, dict.fromkeys(fleet.measured(), Question()), in_order=True)
-        return {reply.client: reply.body.quality for reply in replies}
-
-
-# ---- the client --------------------------------------------------------------------------------------------------
-
-
-def train_on(
-    client: Client, samples: Samples, model: nn.Module, optimizer: torch.optim.Optimizer, epochs: int
-) -> float:
-    """Some epochs of cross-entropy with the labels; the mean loss."""
-    return fit(
-        optimizer,
-        client.batches(samples, epochs=epochs),
-        lambda batch: F.cross_entropy(model(batch.images), batch.labels),
-    )
-
-
-def predictions_of(client: Client, model: nn.Module, samples: Samples) -> Tensor:
-    """The logits `[n, C]` of the client's model on plain images."""
-    return predict(model, client.batches(samples, shuffle=False, augment=False), client.world.classes)
-
-
-# ---- what comes out ----------------------------------------------------------------------------------------------
-
-
-class OwnModels(Method[State]):
-    """A method whose clients keep models of their own."""
-
-    persistent: ClassVar[tuple[str, ...]] = ("model", "optimizer")
-    moving_average: ClassVar[float] = 0.99
-    derives_weights: ClassVar[bool] = True
-
-    def evaluate(self, server: Server, state: State, fleet: Fleet) -> Metrics:
-        """The mean over clients, each with its own model."""
-        return Metrics.of_clients(client_scores(fleet, self.test), self_reported=("accuracy", "clients"))
-
-    @on_client
-    def test(self, client: Client, request: Question) -> Scored:
-        """This client's model on the global test set."""
-        return Scored(**scored(client.evaluate(client.kept_model()).quality))
-
-    def client_model(self, server: Server, state: State, client: int, kept: ClientState) -> nn.Module:
-        """The client's own model."""
-        return server.kept_model(client, kept)
+    came = [reply.body.logits for reply in replies]
+    return torch.stack(came) if came else None

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -25,18 +24,8 @@ from catchment.core.server import Server
 from catchment.core.world import World
 from catchment.data import Batch
 from catchment.errors import at_least
-from catchment.families.logits import (
-    OwnModels,
-    Predictions,
-    Question,
-    Trained,
-    check_public,
-    gather,
-    places,
-    predictions_of,
-    public_of,
-    train_on,
-)
+from catchment.families.logits import Predictions, check_public, gather, matched, predictions, public_of
+from catchment.families.own_models import OwnModels, Question, Trained, train_on
 from catchment.learning.training import fit
 from catchment.robust.aggregators import Cronus as Filter
 
@@ -76,13 +65,11 @@ class Cronus(OwnModels[State]):
 
     def round(self, server: Server, state: State, fleet: Fleet) -> None:
         """Collect predictions, aggregate them robustly, send the soft labels back."""
-        cohort, samples = fleet.cohort(), len(public_of(server.world))
-        came = gather(fleet, self.predict, dict.fromkeys(cohort, Question()), samples)
-        if not came:
-            return
-        soft_labels = Predictions(self.filter(torch.stack(list(came.values())), by_sample=True))
-        for _ in fleet.ask(self.local_training, dict.fromkeys(fleet.idle(cohort), soft_labels)):
-            pass
+        cohort = fleet.cohort()
+        came = gather(fleet, self.predict, dict.fromkeys(cohort, Question()), len(public_of(server)))
+        if came is not None:
+            soft_labels = Predictions(self.filter(came, by_sample=True))
+            fleet.tell(self.local_training, dict.fromkeys(fleet.idle(cohort), soft_labels))
 
     @on_client
     def predict(self, client: Client, request: Question) -> Predictions:
@@ -91,17 +78,16 @@ class Cronus(OwnModels[State]):
         if "model" not in client.state:
             train_on(client, client.train, model, optimizer, self.start_epochs)
             client.keep(model, optimizer)
-        return Predictions(predictions_of(client, model, public_of(client.world)).softmax(1))
+        return Predictions(predictions(client, model, public_of(client)).softmax(1))
 
     @on_client
     def local_training(self, client: Client, request: Predictions) -> Trained:
         """Cross-entropy to the soft labels, then to the labels of private data."""
         model, optimizer = client.own_model()
-        public = public_of(client.world)
+        public = public_of(client)
 
         def soft(batch: Batch) -> Tensor:
-            labels = request.logits[places(public, batch.ids)].to(batch.images.device)
-            return F.cross_entropy(model(batch.images), labels)
+            return F.cross_entropy(model(batch.images), matched(request.logits, public, batch))
 
         fit(optimizer, client.batches(public, epochs=self.public_epochs), soft)
         loss = train_on(client, client.train, model, optimizer, self.client_epochs)

@@ -26,19 +26,8 @@ from catchment.core.server import Server
 from catchment.core.world import World
 from catchment.data import Batch
 from catchment.errors import ExperimentError, at_least
-from catchment.families.logits import (
-    OwnModels,
-    Predictions,
-    Question,
-    Trained,
-    check_public,
-    client_scores,
-    drawn,
-    gather,
-    places,
-    predictions_of,
-    train_on,
-)
+from catchment.families.logits import Predictions, check_public, gather, matched, predictions, public_subset
+from catchment.families.own_models import OwnModels, Question, Trained, client_scores, train_on
 from catchment.learning.training import fit
 
 
@@ -77,36 +66,32 @@ class DSFL(OwnModels[State]):
 
     def init(self, server: Server) -> State:
         """A fresh model."""
-        model = server.build(self.architecture(server.world))
+        model = server.build(self.architecture(server))
         return State(model, server.optimizer(model))
 
-    def architecture(self, world: World) -> Architecture:
+    def architecture(self, server: Server) -> Architecture:
         """Of the server's model: that of the first client, if none is named."""
-        return world.server_twin() if world.server_model is None else world.server_architecture
+        return server.architecture if server.has_whole_model else server.twin
 
     def round(self, server: Server, state: State, fleet: Fleet) -> None:
         """Update and predict on the clients, aggregate, then distil on both sides."""
         cohort = fleet.cohort()
-        samples = drawn(server.world, server.round, self.samples)
-        bodies = dict.fromkeys(cohort, Question())
-        came = gather(fleet, self.update_and_predict, bodies, len(samples))
-        if not came:
+        samples = public_subset(server, self.samples)
+        came = gather(fleet, self.update_and_predict, dict.fromkeys(cohort, Question()), len(samples))
+        if came is None:
             return
-        t = server.aggregator(torch.stack(list(came.values())), by_sample=True)  # mean of the local probabilities
+        t = server.aggregator(came, by_sample=True)  # mean of the local probabilities
         if self.aggregation == "era":
             t = era(t, self.temperature)
 
-        w_g = server.spread(state.model, self.architecture(server.world))
+        w_g = server.spread(state.model, self.architecture(server))
 
         def l_g(batch: Batch) -> Tensor:
-            labels = t[places(samples, batch.ids)].to(batch.images.device)
-            return F.cross_entropy(w_g(batch.images), labels)
+            return F.cross_entropy(w_g(batch.images), matched(t, samples, batch))
 
         state.model.train()
-        size = server.world.server_optimizer.batch_size
-        fit(state.optimizer, server.batches(samples, size, epochs=self.server_epochs), l_g)
-        for _ in fleet.ask(self.distillation, dict.fromkeys(fleet.idle(cohort), Predictions(t))):
-            pass
+        fit(state.optimizer, server.batches(samples, epochs=self.server_epochs), l_g)
+        fleet.tell(self.distillation, dict.fromkeys(fleet.idle(cohort), Predictions(t)))
 
     @on_client
     def update_and_predict(self, client: Client, request: Question) -> Predictions:
@@ -114,18 +99,16 @@ class DSFL(OwnModels[State]):
         model, optimizer = client.own_model()
         train_on(client, client.train, model, optimizer, self.client_epochs)
         client.keep(model, optimizer)
-        samples = drawn(client.world, client.round, self.samples)
-        return Predictions(predictions_of(client, model, samples).softmax(1))
+        return Predictions(predictions(client, model, public_subset(client, self.samples)).softmax(1))
 
     @on_client
     def distillation(self, client: Client, request: Predictions) -> Trained:
         """Cross-entropy to the soft labels."""
         model, optimizer = client.own_model()
-        samples = drawn(client.world, client.round, self.samples)
+        samples = public_subset(client, self.samples)
 
         def l_k(batch: Batch) -> Tensor:
-            labels = request.logits[places(samples, batch.ids)].to(batch.images.device)
-            return F.cross_entropy(model(batch.images), labels)
+            return F.cross_entropy(model(batch.images), matched(request.logits, samples, batch))
 
         loss = fit(optimizer, client.batches(samples, epochs=self.public_epochs), l_k)
         client.keep(model, optimizer)
@@ -133,8 +116,8 @@ class DSFL(OwnModels[State]):
 
     def evaluate(self, server: Server, state: State, fleet: Fleet) -> Metrics:
         """The server's model, and each client's own."""
-        score = server.evaluate(state.model)
-        return Metrics.of_model(score, client_scores(fleet, self.test), self_reported=("clients",))
+        clients = client_scores(fleet, self.test)
+        return Metrics.of_model(server.evaluate(state.model), clients, self_reported=("clients",))
 
     def server_model(self, server: Server, state: State) -> nn.Module:
         """The server's model."""

@@ -33,7 +33,7 @@ from catchment.data import Batch
 from catchment.data.batching import batch_sizes
 from catchment.errors import UserError, at_least
 from catchment.families import checks
-from catchment.families.logits import check_public, places, predictions, public_of
+from catchment.families.logits import check_public, matched, predictions, public_of
 from catchment.families.weights import GlobalModel, LocalModel
 from catchment.learning.losses import distillation
 from catchment.learning.optimizers import set_rate
@@ -70,25 +70,24 @@ class FedDF(Method[State]):
 
     def init(self, server: Server) -> State:
         """The first weights of each architecture."""
-        return State({a.name: a.facts.initial for a in server.world.client_architectures})
+        return State({a.name: a.facts.initial for a in server.client_architectures})
 
     def round(self, server: Server, state: State, fleet: Fleet) -> None:
         """Local training, a mean for each architecture, and distillation from everybody."""
-        world = server.world
         students = {name: GlobalModel(weights) for name, weights in state.weights.items()}
-        bodies = {k: students[world.client_architecture(k).name] for k in fleet.cohort()}
+        bodies = {k: students[server.client_architecture(k).name] for k in fleet.cohort()}
         means = {name: server.aggregator.running() for name in state.weights}
         logits: dict[int, Tensor] = {}  # of each client's model, [N_0, C]
 
         def accept(reply: Reply[LocalModel]) -> str:
             model = server.client_model(reply.client, reply.body.weights)
-            logits[reply.client] = predictions(server, model, public_of(world))
+            logits[reply.client] = predictions(server, model, public_of(server))
             return checks.finite(logits[reply.client], "public samples")
 
         teachers = []
         for reply in fleet.ask(self.local_training, bodies, in_order=True, accept=accept):
             teachers.append(logits[reply.client])
-            means[world.client_architecture(reply.client).name].add(reply.body.weights, reply.body.samples)
+            means[server.client_architecture(reply.client).name].add(reply.body.weights, reply.body.samples)
         if not teachers:
             return
         ensemble = server.aggregator(torch.stack(teachers), by_sample=True)
@@ -109,25 +108,24 @@ class FedDF(Method[State]):
 
     def student(self, server: Server, weights: Weights, architecture: str) -> nn.Module:
         """A model of an architecture, to train or to evaluate."""
-        return server.client_model(server.world.client_models.index(architecture), weights)
+        return server.client_model(owner(server, architecture), weights)
 
     def distil(self, server: Server, model: nn.Module, architecture: str, ensemble: Tensor) -> Weights:
         """AVGLOGITS: KL(mean of the teachers || student) on public samples; the best weights, or the last."""
-        settings, public = server.world.server_optimizer, public_of(server.world)
-        world, optimizer = server.world, server.optimizer(model)
-        student = server.spread(model, world.client_architecture(world.client_models.index(architecture)))
-        epochs = ceil(self.server_steps / len(batch_sizes(len(public), settings.batch_size)))
+        public, optimizer = public_of(server), server.optimizer(model)
+        student = server.spread(model, server.client_architecture(owner(server, architecture)))
+        epochs = ceil(self.server_steps / len(batch_sizes(len(public), server.settings.batch_size)))
 
         def annealed() -> Iterator[Batch]:
-            batches = server.batches(public, settings.batch_size, epochs=epochs, augment=False)
+            batches = server.batches(public, epochs=epochs, augment=False)
             for step, batch in enumerate(islice(batches, self.server_steps)):
                 set_rate(optimizer, server.rate() * (1 + cos(pi * step / self.server_steps)) / 2)
                 yield batch
 
         def divergence(batch: Batch) -> Tensor:
-            return distillation(student(batch.images), ensemble[places(public, batch.ids)].to(batch.images.device), 1.0)
+            return distillation(student(batch.images), matched(ensemble, public, batch), 1.0)
 
-        steps, held_out = annealed(), server.world.data.public_test
+        steps, held_out = annealed(), server.public_test
         best, waited, weights = -1.0, 0, Weights()
         for _ in range(ceil(self.server_steps / self.validate_every)):
             model.train()
@@ -147,13 +145,13 @@ class FedDF(Method[State]):
         """The students; every client has that of its architecture."""
         scores = {name: server.evaluate(self.student(server, w, name)) for name, w in state.weights.items()}
         return Metrics.of_clients(
-            {k: scores[server.world.client_architecture(k).name].quality for k in fleet.clients()},
+            {k: scores[server.client_architecture(k).name].quality for k in fleet.clients()},
             server={key: fmean(score.as_dict()[key] for score in scores.values()) for key in ("accuracy", "loss")},
         )
 
     def client_model(self, server: Server, state: State, client: int, kept: ClientState) -> nn.Module:
         """The student of the client's architecture."""
-        return server.client_model(client, state.weights[server.world.client_architecture(client).name])
+        return server.client_model(client, state.weights[server.client_architecture(client).name])
 
     def server_model(self, server: Server, state: State) -> nn.Module:
         """The student, if there is only one."""
@@ -162,3 +160,8 @@ class FedDF(Method[State]):
                 f"feddf has a student for each of {', '.join(state.weights)}; ask for the model of a client instead"
             )
         return server.client_model(0, *state.weights.values())
+
+
+def owner(server: Server, architecture: str) -> int:
+    """The first client with a model of this architecture."""
+    return [one.name for one in server.client_architectures].index(architecture)

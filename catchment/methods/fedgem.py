@@ -19,7 +19,6 @@ Departures:
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections import Counter
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -30,27 +29,14 @@ from torch import Tensor, nn
 
 from catchment.core.client import Client
 from catchment.core.fleet import Fleet
-from catchment.core.method import Method, Metrics, on_client
+from catchment.core.method import Metrics, on_client
 from catchment.core.server import Server
-from catchment.core.versions import ClientState
 from catchment.core.world import World
 from catchment.data import Batch
 from catchment.errors import ExperimentError, ModelError, at_least
 from catchment.exchange.payload import Payload
-from catchment.families.logits import (
-    Predictions,
-    Question,
-    Trained,
-    check_public,
-    client_scores,
-    gather,
-    places,
-    predictions,
-    predictions_of,
-    public_of,
-    train_on,
-)
-from catchment.families.scores import Scored, scored
+from catchment.families.logits import Predictions, check_public, gather, matched, places, predictions, public_of
+from catchment.families.own_models import OwnModels, Trained, client_scores, train_on
 from catchment.learning.training import fit
 
 ENTROPY_FLOOR = 1e-3  # nats
@@ -89,14 +75,12 @@ class Lesson:
 
 
 @dataclass(frozen=True)
-class LargerServer(Method[State]):
-    """The round that FedGEM and FedGEMS share (Algorithm 1)."""
+class FedGEM(OwnModels[State]):
+    """The mean of all clients teaches the server all of X0."""
 
     models: ClassVar[tuple[str, ...]] = ("model",)
     needs_server_model: ClassVar[bool] = True
-    moving_average: ClassVar[float] = 0.99
-    persistent: ClassVar[tuple[str, ...]] = ("model", "optimizer")
-    derives_weights: ClassVar[bool] = True
+    aggregates: ClassVar[bool] = True
     client_epochs: int = 1  # on private data
     public_epochs: int = 1  # of a client, on X0
     server_epochs: int = 1  # of the server, on X0
@@ -123,8 +107,8 @@ class LargerServer(Method[State]):
 
     def init(self, server: Server) -> State:
         """A fresh server model and an empty pool."""
-        model, n_0 = server.model(), len(public_of(server.world))
-        pool = torch.zeros(n_0, server.world.classes)
+        model, n_0 = server.model(), len(public_of(server))
+        pool = torch.zeros(n_0, server.classes)
         return State(model, server.optimizer(model), pool, torch.zeros(n_0, dtype=torch.bool))
 
     def round(self, server: Server, state: State, fleet: Fleet) -> None:
@@ -133,31 +117,32 @@ class LargerServer(Method[State]):
         if server.round == 1 and self.start_epochs:
             self.train_server(server, state, Lesson(state.pool, state.pooled), self.start_epochs)  # nobody teaches yet
         self.learn(server, state, fleet, cohort)
-        l_s = ServerLogits(predictions(server, state.model, public_of(server.world)))
-        for _ in fleet.ask(self.client_train, dict.fromkeys(fleet.idle(cohort), l_s)):
-            pass
+        l_s = ServerLogits(predictions(server, state.model, public_of(server)))
+        fleet.tell(self.client_train, dict.fromkeys(fleet.idle(cohort), l_s))
 
     def learn(self, server: Server, state: State, fleet: Fleet, cohort: list[int]) -> None:
         """What the server does with what the clients know."""
         self.train_server(server, state, self.fuse(server, state, fleet, cohort), self.server_epochs)
 
-    @abstractmethod
     def fuse(self, server: Server, state: State, fleet: Fleet, cohort: list[int]) -> Lesson:
-        """Ask the clients, and make one teacher of what they know."""
+        """The mean logits of the clients on all samples."""
+        n_0, classes = state.pool.shape
+        came = gather(fleet, self.client_select, dict.fromkeys(cohort, Wanted()), n_0)
+        if came is None:
+            return Lesson(torch.zeros(n_0, classes), torch.zeros(n_0, dtype=torch.bool))
+        return Lesson(server.aggregator(came, by_sample=True), torch.ones(n_0, dtype=torch.bool))
 
     def train_server(self, server: Server, state: State, lesson: Lesson, epochs: int) -> None:
         """Some epochs on X0: equations 1, 2 and 5, sample by sample."""
-        public = public_of(server.world)
+        public = public_of(server)
         f_s = server.spread(state.model.train())
 
         def l_s(batch: Batch) -> Tensor:
-            at = places(public, batch.ids)
-            teacher, distilled = (tensor[at].to(server.world.device) for tensor in (lesson.teacher, lesson.distilled))
+            teacher, distilled = (matched(values, public, batch) for values in (lesson.teacher, lesson.distilled))
             logits = f_s(batch.images)
             return fusion_loss(logits, batch.labels, teacher, distilled, self.epsilon, self.temperature)
 
-        size = server.world.server_optimizer.batch_size
-        fit(state.optimizer, server.batches(public, size, epochs=epochs), l_s)
+        fit(state.optimizer, server.batches(public, epochs=epochs), l_s)
 
     # ---- the client ----
 
@@ -165,19 +150,19 @@ class LargerServer(Method[State]):
     def client_select(self, client: Client, request: Wanted) -> Predictions:
         """ClientSelect: the logits of the wanted samples; a client that has not begun trains on private data first."""
         model, _ = self.begun(client)
-        wanted = public_of(client.world)
+        wanted = public_of(client)
         if request.positions is not None:
             wanted = wanted.select(request.positions.long())
-        return Predictions(predictions_of(client, model, wanted))
+        return Predictions(predictions(client, model, wanted))
 
     @on_client
     def client_train(self, client: Client, request: ServerLogits) -> Trained:
         """ClientTrain: equation 6 on X0, then cross-entropy on private data."""
         model, optimizer = self.begun(client) if self.start_epochs else client.own_model()
-        public = public_of(client.world)
+        public = public_of(client)
 
         def l_c(batch: Batch) -> Tensor:
-            teacher = request.logits[places(public, batch.ids)].to(batch.images.device)
+            teacher = matched(request.logits, public, batch)
             everything = torch.ones(len(batch.ids), dtype=torch.bool, device=batch.images.device)
             logits = model(batch.images)
             return fusion_loss(logits, batch.labels, teacher, everything, self.epsilon, self.temperature)
@@ -192,7 +177,7 @@ class LargerServer(Method[State]):
         model, optimizer = client.own_model()
         if "model" not in client.state:
             if self.start_epochs:
-                train_on(client, public_of(client.world), model, optimizer, self.start_epochs)
+                train_on(client, public_of(client), model, optimizer, self.start_epochs)
             train_on(client, client.train, model, optimizer, self.client_epochs)
             client.keep(model, optimizer)
         return model, optimizer
@@ -201,17 +186,8 @@ class LargerServer(Method[State]):
 
     def evaluate(self, server: Server, state: State, fleet: Fleet) -> Metrics:
         """The server's model, and each client's own."""
-        score = server.evaluate(state.model)
-        return Metrics.of_model(score, client_scores(fleet, self.test), self_reported=("clients",))
-
-    @on_client
-    def test(self, client: Client, request: Question) -> Scored:
-        """This client's model on the global test set."""
-        return Scored(**scored(client.evaluate(client.kept_model()).quality))
-
-    def client_model(self, server: Server, state: State, client: int, kept: ClientState) -> nn.Module:
-        """The client's own model."""
-        return server.kept_model(client, kept)
+        clients = client_scores(fleet, self.test)
+        return Metrics.of_model(server.evaluate(state.model), clients, self_reported=("clients",))
 
     def server_model(self, server: Server, state: State) -> nn.Module:
         """The larger model."""
@@ -219,25 +195,10 @@ class LargerServer(Method[State]):
 
 
 @dataclass(frozen=True)
-class FedGEM(LargerServer):
-    """The mean of all clients teaches the server all of X0."""
-
-    aggregates: ClassVar[bool] = True
-
-    def fuse(self, server: Server, state: State, fleet: Fleet, cohort: list[int]) -> Lesson:
-        """The mean logits of the clients on all samples."""
-        n_0, classes = state.pool.shape
-        came = gather(fleet, self.client_select, dict.fromkeys(cohort, Wanted()), n_0)
-        if not came:
-            return Lesson(torch.zeros(n_0, classes), torch.zeros(n_0, dtype=torch.bool))
-        mean = server.aggregator(torch.stack(list(came.values())), by_sample=True)
-        return Lesson(mean, torch.ones(n_0, dtype=torch.bool))
-
-
-@dataclass(frozen=True)
-class FedGEMS(LargerServer):
+class FedGEMS(FedGEM):
     """The server learns by itself what it can, and asks selected clients about the rest."""
 
+    aggregates: ClassVar[bool] = False
     self_training: bool = True  # samples that the server predicts right: labels alone
     self_distillation: bool = True  # those that it predicted right before: its own logits of then
     ensemble_distillation: bool = True  # the rest: the clients that predict them right
@@ -248,23 +209,22 @@ class FedGEMS(LargerServer):
         if self.selection == "round":
             super().learn(server, state, fleet, cohort)
             return
-        public, device = public_of(server.world), server.world.device
+        public = public_of(server)
         f_s, total = server.spread(state.model.train()), Counter[str]()
 
         def l_s(batch: Batch) -> Tensor:
             logits = f_s(batch.images)
             lesson = self.paths(server, state, fleet, cohort, places(public, batch.ids), logits.detach().cpu())
             total.update({name: int(count) for name, count in server.notes.items()})
-            teacher, distilled = lesson.teacher.to(device), lesson.distilled.to(device)
+            teacher, distilled = lesson.teacher.to(server.device), lesson.distilled.to(server.device)
             return fusion_loss(logits, batch.labels, teacher, distilled, self.epsilon, self.temperature)
 
-        size = server.world.server_optimizer.batch_size
-        fit(state.optimizer, server.batches(public, size, epochs=self.server_epochs), l_s)
+        fit(state.optimizer, server.batches(public, epochs=self.server_epochs), l_s)
         server.notes = dict(total)
 
     def fuse(self, server: Server, state: State, fleet: Fleet, cohort: list[int]) -> Lesson:
         """The selection of a round."""
-        public = public_of(server.world)
+        public = public_of(server)
         everything = torch.arange(len(public))
         return self.paths(server, state, fleet, cohort, everything, predictions(server, state.model, public))
 
@@ -272,7 +232,7 @@ class FedGEMS(LargerServer):
         self, server: Server, state: State, fleet: Fleet, cohort: list[int], places: Tensor, l_s: Tensor
     ) -> Lesson:
         """SelectiveKnowledgeFusion of the samples at some places of X0: three paths, each sample takes one."""
-        labels = public_of(server.world).targets[places]
+        labels = public_of(server).targets[places]
         right = l_s.argmax(1) == labels
         pool, pooled = torch.where(right.unsqueeze(1), l_s, state.pool[places]), state.pooled[places] | right
         state.pool, state.pooled = state.pool.index_copy(0, places, pool), state.pooled.index_copy(0, places, pooled)
@@ -286,10 +246,8 @@ class FedGEMS(LargerServer):
         teacher, distilled = pool.clone(), from_pool.clone()
         if len(rows):
             wanted = Wanted(places[rows].to(torch.int32))
-            bodies = dict.fromkeys(cohort, wanted)
-            came = gather(fleet, self.client_select, bodies, len(rows))
-            if came:
-                l_c = torch.stack(list(came.values()))
+            l_c = gather(fleet, self.client_select, dict.fromkeys(cohort, wanted), len(rows))
+            if l_c is not None:
                 alpha = client_weights(l_c, labels[rows])
                 teacher[rows] = (alpha.unsqueeze(2) * l_c).sum(0)
                 distilled[rows] = alpha.sum(0) > 0

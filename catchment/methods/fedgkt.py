@@ -49,7 +49,7 @@ from catchment.errors import ExperimentError, ModelError, at_least
 from catchment.exchange.payload import Payload
 from catchment.families import features, stems
 from catchment.families.features import Augmentation, FeatureStore, Knowledge
-from catchment.families.scores import Scored, scored
+from catchment.families.own_models import Scored
 from catchment.learning.losses import cross_entropy, distillation
 from catchment.learning.prefetch import prefetched
 from catchment.learning.training import Weights, fit
@@ -403,7 +403,7 @@ class FedGKT(Method[State]):
         stems.begin(client, request.start, self.own_stems)
         edge = client.kept_model()
         stacked = nn.Sequential(stems.extractor_in_use(edge, client.state), client.server_model(request.weights))
-        return Tested(**scored(client.evaluate(stacked).quality), edge=client.evaluate(edge).accuracy)
+        return Tested.of(client.evaluate(stacked).quality, edge=client.evaluate(edge).accuracy)
 
     def client_model(self, server: Server, state: State, client: int, kept: ClientState) -> nn.Module:
         """The client's extractor followed by the server's model."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -25,18 +24,15 @@ from catchment.core.world import World
 from catchment.data import Batch
 from catchment.errors import at_least
 from catchment.families.logits import (
-    OwnModels,
     Predictions,
-    Question,
-    Trained,
     check_public,
-    drawn,
     gather,
-    places,
-    predictions_of,
+    matched,
+    predictions,
     public_of,
-    train_on,
+    public_subset,
 )
+from catchment.families.own_models import OwnModels, Question, Trained, train_on
 from catchment.learning.losses import distillation
 from catchment.learning.training import fit
 
@@ -77,13 +73,11 @@ class FedMD(OwnModels[State]):
     def round(self, server: Server, state: State, fleet: Fleet) -> None:
         """Communicate, aggregate, distribute; digest and revisit are the clients'."""
         cohort = fleet.cohort()
-        samples = len(drawn(server.world, server.round, self.alignment))
-        came = gather(fleet, self.communicate, dict.fromkeys(cohort, Question()), samples)
-        if not came:
-            return
-        consensus = Predictions(server.aggregator(torch.stack(list(came.values())), by_sample=True))
-        for _ in fleet.ask(self.digest_and_revisit, dict.fromkeys(fleet.idle(cohort), consensus)):
-            pass
+        samples = len(public_subset(server, self.alignment))
+        scores = gather(fleet, self.communicate, dict.fromkeys(cohort, Question()), samples)
+        if scores is not None:
+            consensus = Predictions(server.aggregator(scores, by_sample=True))
+            fleet.tell(self.digest_and_revisit, dict.fromkeys(fleet.idle(cohort), consensus))
 
     @on_client
     def communicate(self, client: Client, request: Question) -> Predictions:
@@ -91,20 +85,19 @@ class FedMD(OwnModels[State]):
         model, optimizer = client.own_model()
         if "model" not in client.state:
             if self.transfer_epochs:
-                train_on(client, public_of(client.world), model, optimizer, self.transfer_epochs)
+                train_on(client, public_of(client), model, optimizer, self.transfer_epochs)
             train_on(client, client.train, model, optimizer, self.transfer_epochs or self.client_epochs)
             client.keep(model, optimizer)
-        return Predictions(predictions_of(client, model, drawn(client.world, client.round, self.alignment)))
+        return Predictions(predictions(client, model, public_subset(client, self.alignment)))
 
     @on_client
     def digest_and_revisit(self, client: Client, request: Predictions) -> Trained:
         """Approach the consensus on the public samples, then train on private data."""
         model, optimizer = client.own_model()
-        samples = drawn(client.world, client.round, self.alignment)
+        samples = public_subset(client, self.alignment)
 
         def approach(batch: Batch) -> Tensor:
-            consensus = request.logits[places(samples, batch.ids)].to(batch.images.device)
-            scores = model(batch.images)
+            scores, consensus = model(batch.images), matched(request.logits, samples, batch)
             return F.l1_loss(scores, consensus) if self.digest == "l1" else distillation(scores, consensus, 1.0)
 
         fit(optimizer, client.batches(samples, epochs=self.public_epochs), approach)

@@ -25,7 +25,8 @@ from catchment.data.parts import Parts
 from catchment.engines.inprocess import InProcess
 from catchment.errors import ExperimentError, UserError
 from catchment.exchange.request import Request
-from catchment.families.logits import Predictions, Question, drawn, predictions, predictions_of
+from catchment.families.logits import Predictions, predictions, public_subset
+from catchment.families.own_models import Question
 from catchment.families.weights import GlobalModel, LocalModel
 from catchment.learning.optimizers import OptimizerSettings
 from catchment.methods.cronus import Cronus
@@ -63,7 +64,7 @@ def test_teachers_see_plain_images_and_students_augmented_ones():
     w = by_hand(FedMD(), public=([[1.0, 0.0]] * 40, [0] * 40), augment=("flip",))
     model, client, public = linear((1, 1, 2), 2), client_of(w), w.data.public
     torch.nn.init.eye_(model[1].weight)
-    assert predictions_of(client, model, public).tolist() == [[1, 0]] * 40
+    assert predictions(client, model, public).tolist() == [[1, 0]] * 40
     assert predictions(Server(w), model, public).tolist() == [[1, 0]] * 40
     seen = {tuple(image) for batch in client.batches(public) for image in batch.images.flatten(1).tolist()}
     assert seen == {(1, 0), (0, 1)}
@@ -116,12 +117,15 @@ def test_fedmd_transfer_learning_is_public_then_private():
 
 def test_the_alignment_set_is_drawn_afresh_and_alike_on_both_sides():
     w = experiment("fedmd").build_world()
-    first, second = drawn(w, 1, 50), drawn(w, 2, 50)
-    assert len(first) == len(second) == 50
-    assert not torch.equal(first.ids, second.ids)
-    assert torch.equal(first.ids, drawn(w, 1, 50).ids)
+    server = Server(w)
+    server.round = 1
+    first = public_subset(server, 50)
+    assert len(first) == 50
+    assert torch.equal(first.ids, public_subset(client_of(w), 50).ids)
     assert bool(torch.isin(first.ids, w.data.public.ids).all())
-    assert drawn(w, 1, None) is drawn(w, 3, 5000) is w.data.public
+    server.round = 2
+    assert not torch.equal(first.ids, public_subset(server, 50).ids)
+    assert public_subset(server, None) is public_subset(server, 5000) is w.data.public
 
 
 # ---- DS-FL -------------------------------------------------------------------------------------------------------

@@ -322,10 +322,9 @@ def test_only_wanted_samples_are_asked_for_and_sent(tmp_path):
 
 def test_uploads_of_wrong_form_are_refused(monkeypatch):
     from catchment.families.logits import Predictions
-    from catchment.methods import fedgem
 
     bad = {0: torch.zeros(3, 2), 1: torch.full((1, 2), math.nan), 2: torch.zeros(1, 2).double()}
-    honest = fedgem.LargerServer.client_select
+    honest = FedGEM.client_select
 
     def client_select(self, client: Client, request: Wanted) -> Predictions:
         return Predictions(bad[client.id]) if client.id in bad else honest(self, client, request)

@@ -1,4 +1,4 @@
-"""What every method file has: a paper, the idea, and departures; one base at most between a method and `Method`."""
+"""What every method file has: a paper, the idea, and departures; at most one helper and one other paper as bases."""
 
 from __future__ import annotations
 
@@ -29,8 +29,10 @@ def test_a_file_opens_with_paper_idea_and_departures(file):
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_one_base_at_most_stands_between_a_method_and_method(name):
+def test_a_method_extends_at_most_one_helper_and_one_other_method(name):
     module, _, kind = METHODS[name].partition(":")
-    lineage = [cls for cls in getattr(import_module(module), kind).__mro__ if issubclass(cls, Method)]
-    assert lineage[-1] is Method
-    assert len(lineage) <= 3
+    _, *bases = [cls for cls in getattr(import_module(module), kind).__mro__ if issubclass(cls, Method)]
+    assert bases.pop() is Method
+    others = [base for base in bases if f"{base.__module__}:{base.__name__}" in METHODS.values()]
+    assert len(others) <= 1
+    assert len(bases) - len(others) <= 1
