@@ -18,7 +18,7 @@ from catchment.core.fleet import Fleet
 from catchment.core.replies import Reply
 from catchment.core.server import Server
 from catchment.core.world import World
-from catchment.data import Batch, Samples
+from catchment.data import Samples
 from catchment.errors import ExperimentError, ModelError
 from catchment.exchange.payload import Payload
 from catchment.families import checks
@@ -68,16 +68,6 @@ def public_subset(side: Client | Server, count: int | None) -> Samples:
 def predictions(side: Client | Server, model: nn.Module, samples: Samples) -> Tensor:
     """The logits `[n, C]` of a model on plain images."""
     return predict(model, side.batches(samples, shuffle=False, augment=False), side.classes)
-
-
-def places(samples: Samples, ids: Tensor) -> Tensor:
-    """Where in `samples`, which are in the order of ids, the samples with these ids are."""
-    return torch.searchsorted(samples.index, ids.cpu())
-
-
-def matched(values: Tensor, samples: Samples, batch: Batch) -> Tensor:
-    """The rows of a batch among `values`, which has one for each of `samples`; on the batch's device."""
-    return values[places(samples, batch.ids)].to(batch.images.device)
 
 
 # ---- the server --------------------------------------------------------------------------------------------------

@@ -18,9 +18,7 @@ from catchment.core.fleet import Fleet
 from catchment.core.method import Method, Metrics, on_client
 from catchment.core.server import Server
 from catchment.core.versions import ClientState
-from catchment.data import Samples
 from catchment.exchange.payload import Payload
-from catchment.learning.training import fit
 from catchment.tasks.quality import NUMBERS, Quality
 
 State = TypeVar("State")
@@ -88,14 +86,3 @@ def client_scores(fleet: Fleet, handler: Callable[..., Scored]) -> dict[int, Qua
     with fleet.aside("evaluation"):
         replies = fleet.ask(handler, dict.fromkeys(fleet.measured(), Question()), in_order=True)
         return {reply.client: reply.body.quality for reply in replies}
-
-
-def train_on(
-    client: Client, samples: Samples, model: nn.Module, optimizer: torch.optim.Optimizer, epochs: int
-) -> float:
-    """Some epochs of the task's loss with the labels; the mean loss."""
-    return fit(
-        optimizer,
-        client.batches(samples, epochs=epochs),
-        lambda batch: client.task.loss(model(batch.images), batch.labels),
-    )

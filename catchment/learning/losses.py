@@ -24,6 +24,12 @@ def soft_labels(outputs: Tensor, teacher: Tensor) -> Tensor:
 
 
 @loss_function
+def teachers_logits(outputs: Tensor, teacher: Tensor) -> Tensor:
+    """KL(softmax(teacher) || softmax(outputs)), both logits `[B, C]`."""
+    return distillation(outputs, teacher, 1.0)
+
+
+@loss_function
 def proximal(
     outputs: Tensor,
     labels: Tensor,

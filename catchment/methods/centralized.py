@@ -31,8 +31,8 @@ from catchment.core.world import World
 from catchment.data import Samples
 from catchment.errors import ModelError, UserError, at_least
 from catchment.exchange.payload import Payload
+from catchment.learning.losses import task_loss
 from catchment.learning.optimizers import OptimizerSettings
-from catchment.learning.training import fit
 from catchment.models import is_half
 
 
@@ -113,11 +113,8 @@ class Centralized(Method[State]):
         epochs = self.client_epochs if self.model == "client" else self.server_epochs
         for name, architecture in self.architectures(server.world).items():
             model = server.spread(state.models[name].train(), architecture)
-            fit(
-                state.optimizers[name],
-                server.batches(samples, self.settings(server.world).batch_size, epochs=epochs),
-                lambda batch, model=model: server.task.loss(model(batch.images), batch.labels),  # type: ignore[misc]
-            )
+            batches = server.batches(samples, self.settings(server.world).batch_size, epochs=epochs)
+            server.fit(task_loss, model, state.optimizers[name], batches)
 
     def collect(self, server: Server, state: State, fleet: Fleet) -> None:
         """The data of all clients whose data are not there yet, however long it takes; who is missing is an event."""

@@ -14,19 +14,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch.nn.functional as F
-from torch import Tensor
-
 from catchment.core.client import Client
 from catchment.core.fleet import Fleet
 from catchment.core.method import on_client
 from catchment.core.server import Server
 from catchment.core.world import World
-from catchment.data import Batch
 from catchment.errors import at_least
-from catchment.families.logits import Predictions, check_public, gather, matched, predictions, public_of
-from catchment.families.own_models import OwnModels, Question, Trained, train_on
-from catchment.learning.training import fit
+from catchment.families.logits import Predictions, check_public, gather, predictions, public_of
+from catchment.families.own_models import OwnModels, Question, Trained
+from catchment.learning.losses import soft_labels, task_loss
+from catchment.learning.steps import PerSample
 from catchment.robust.aggregators import Cronus as Filter
 
 
@@ -76,7 +73,7 @@ class Cronus(OwnModels[State]):
         """Probabilities of the public samples; a client that has not begun trains on private data first."""
         model, optimizer = client.own_model()
         if "model" not in client.state:
-            train_on(client, client.train, model, optimizer, self.start_epochs)
+            client.fit(task_loss, model, optimizer, client.batches(epochs=self.start_epochs))
             client.keep(model, optimizer)
         return Predictions(predictions(client, model, public_of(client)).softmax(1))
 
@@ -85,11 +82,8 @@ class Cronus(OwnModels[State]):
         """Cross-entropy to the soft labels, then to the labels of private data."""
         model, optimizer = client.own_model()
         public = public_of(client)
-
-        def soft(batch: Batch) -> Tensor:
-            return F.cross_entropy(model(batch.images), matched(request.logits, public, batch))
-
-        fit(optimizer, client.batches(public, epochs=self.public_epochs), soft)
-        loss = train_on(client, client.train, model, optimizer, self.client_epochs)
+        teacher = PerSample(request.logits, public.ids)
+        client.fit(soft_labels, model, optimizer, client.batches(public, epochs=self.public_epochs), teacher=teacher)
+        loss = client.fit(task_loss, model, optimizer, client.batches(epochs=self.client_epochs))
         client.keep(model, optimizer)
         return Trained(loss)

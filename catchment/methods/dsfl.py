@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from catchment.core.architecture import Architecture
@@ -24,11 +23,11 @@ from catchment.core.fleet import Fleet
 from catchment.core.method import Metrics, on_client
 from catchment.core.server import Server
 from catchment.core.world import World
-from catchment.data import Batch
 from catchment.errors import ExperimentError, at_least
-from catchment.families.logits import Predictions, check_public, gather, matched, predictions, public_subset
-from catchment.families.own_models import OwnModels, Question, Trained, client_scores, train_on
-from catchment.learning.training import fit
+from catchment.families.logits import Predictions, check_public, gather, predictions, public_subset
+from catchment.families.own_models import OwnModels, Question, Trained, client_scores
+from catchment.learning.losses import soft_labels, task_loss
+from catchment.learning.steps import PerSample
 
 
 @dataclass
@@ -84,20 +83,16 @@ class DSFL(OwnModels[State]):
         if self.aggregation == "era":
             t = era(t, self.temperature)
 
-        w_g = server.spread(state.model, self.architecture(server))
-
-        def l_g(batch: Batch) -> Tensor:
-            return F.cross_entropy(w_g(batch.images), matched(t, samples, batch))
-
-        state.model.train()
-        fit(state.optimizer, server.batches(samples, epochs=self.server_epochs), l_g)
+        w_g = server.spread(state.model.train(), self.architecture(server))
+        batches = server.batches(samples, epochs=self.server_epochs)
+        server.fit(soft_labels, w_g, state.optimizer, batches, teacher=PerSample(t, samples.ids))
         fleet.tell(self.distillation, dict.fromkeys(fleet.idle(cohort), Predictions(t)))
 
     @on_client
     def update_and_predict(self, client: Client, request: Question) -> Predictions:
         """Training on private data, then probabilities of this round's public samples."""
         model, optimizer = client.own_model()
-        train_on(client, client.train, model, optimizer, self.client_epochs)
+        client.fit(task_loss, model, optimizer, client.batches(epochs=self.client_epochs))
         client.keep(model, optimizer)
         return Predictions(predictions(client, model, public_subset(client, self.samples)).softmax(1))
 
@@ -106,11 +101,8 @@ class DSFL(OwnModels[State]):
         """Cross-entropy to the soft labels."""
         model, optimizer = client.own_model()
         samples = public_subset(client, self.samples)
-
-        def l_k(batch: Batch) -> Tensor:
-            return F.cross_entropy(model(batch.images), matched(request.logits, samples, batch))
-
-        loss = fit(optimizer, client.batches(samples, epochs=self.public_epochs), l_k)
+        batches = client.batches(samples, epochs=self.public_epochs)
+        loss = client.fit(soft_labels, model, optimizer, batches, teacher=PerSample(request.logits, samples.ids))
         client.keep(model, optimizer)
         return Trained(loss)
 

@@ -19,7 +19,6 @@ from statistics import fmean
 from typing import ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from catchment.core.client import Client
@@ -33,11 +32,12 @@ from catchment.data import Batch
 from catchment.data.batching import batch_sizes
 from catchment.errors import UserError, at_least
 from catchment.families import checks
-from catchment.families.logits import check_public, matched, predictions, public_of
+from catchment.families.logits import check_public, predictions, public_of
 from catchment.families.weights import GlobalModel, LocalModel
-from catchment.learning.losses import distillation
+from catchment.learning.losses import task_loss, teachers_logits
 from catchment.learning.optimizers import set_rate
-from catchment.learning.training import Weights, copy_weights, fit
+from catchment.learning.steps import PerSample
+from catchment.learning.training import Weights, copy_weights
 
 
 @dataclass
@@ -99,11 +99,7 @@ class FedDF(Method[State]):
     def local_training(self, client: Client, request: GlobalModel) -> LocalModel:
         """Some epochs of cross-entropy from the student's weights."""
         model = client.model(request.weights)
-        loss = fit(
-            client.optimizer(model),
-            client.batches(epochs=self.client_epochs),
-            lambda batch: F.cross_entropy(model(batch.images), batch.labels),
-        )
+        loss = client.fit(task_loss, model, client.optimizer(model), client.batches(epochs=self.client_epochs))
         return LocalModel(model.state_dict(), len(client.train), loss)
 
     def student(self, server: Server, weights: Weights, architecture: str) -> nn.Module:
@@ -113,6 +109,7 @@ class FedDF(Method[State]):
     def distil(self, server: Server, model: nn.Module, architecture: str, ensemble: Tensor) -> Weights:
         """AVGLOGITS: KL(mean of the teachers || student) on public samples; the best weights, or the last."""
         public, optimizer = public_of(server), server.optimizer(model)
+        teacher = PerSample(ensemble, public.ids)
         student = server.spread(model, server.client_architecture(owner(server, architecture)))
         epochs = ceil(self.server_steps / len(batch_sizes(len(public), server.settings.batch_size)))
 
@@ -122,14 +119,11 @@ class FedDF(Method[State]):
                 set_rate(optimizer, server.rate() * (1 + cos(pi * step / self.server_steps)) / 2)
                 yield batch
 
-        def divergence(batch: Batch) -> Tensor:
-            return distillation(student(batch.images), matched(ensemble, public, batch), 1.0)
-
         steps, held_out = annealed(), server.public_test
         best, waited, weights = -1.0, 0, Weights()
         for _ in range(ceil(self.server_steps / self.validate_every)):
             model.train()
-            fit(optimizer, islice(steps, self.validate_every), divergence)
+            server.fit(teachers_logits, student, optimizer, islice(steps, self.validate_every), teacher=teacher)
             if self.stop_after is None or held_out is None:
                 continue
             accuracy = server.evaluate(model, held_out).accuracy

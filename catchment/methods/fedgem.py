@@ -32,12 +32,12 @@ from catchment.core.fleet import Fleet
 from catchment.core.method import Metrics, on_client
 from catchment.core.server import Server
 from catchment.core.world import World
-from catchment.data import Batch
 from catchment.errors import ExperimentError, ModelError, at_least
 from catchment.exchange.payload import Payload
-from catchment.families.logits import Predictions, check_public, gather, matched, places, predictions, public_of
-from catchment.families.own_models import OwnModels, Trained, client_scores, train_on
-from catchment.learning.training import fit
+from catchment.families.logits import Predictions, check_public, gather, predictions, public_of
+from catchment.families.own_models import OwnModels, Trained, client_scores
+from catchment.learning.losses import task_loss
+from catchment.learning.steps import PerSample, loss_function
 
 ENTROPY_FLOOR = 1e-3  # nats
 
@@ -135,14 +135,16 @@ class FedGEM(OwnModels[State]):
     def train_server(self, server: Server, state: State, lesson: Lesson, epochs: int) -> None:
         """Some epochs on X0: equations 1, 2 and 5, sample by sample."""
         public = public_of(server)
-        f_s = server.spread(state.model.train())
-
-        def l_s(batch: Batch) -> Tensor:
-            teacher, distilled = (matched(values, public, batch) for values in (lesson.teacher, lesson.distilled))
-            logits = f_s(batch.images)
-            return fusion_loss(logits, batch.labels, teacher, distilled, self.epsilon, self.temperature)
-
-        fit(state.optimizer, server.batches(public, epochs=epochs), l_s)
+        server.fit(
+            fusion_loss,
+            server.spread(state.model.train()),
+            state.optimizer,
+            server.batches(public, epochs=epochs),
+            teacher=PerSample(lesson.teacher, public.ids),
+            distilled=PerSample(lesson.distilled, public.ids),
+            epsilon=self.epsilon,
+            temperature=self.temperature,
+        )
 
     # ---- the client ----
 
@@ -160,15 +162,16 @@ class FedGEM(OwnModels[State]):
         """ClientTrain: equation 6 on X0, then cross-entropy on private data."""
         model, optimizer = self.begun(client) if self.start_epochs else client.own_model()
         public = public_of(client)
-
-        def l_c(batch: Batch) -> Tensor:
-            teacher = matched(request.logits, public, batch)
-            everything = torch.ones(len(batch.ids), dtype=torch.bool, device=batch.images.device)
-            logits = model(batch.images)
-            return fusion_loss(logits, batch.labels, teacher, everything, self.epsilon, self.temperature)
-
-        fit(optimizer, client.batches(public, epochs=self.public_epochs), l_c)
-        loss = train_on(client, client.train, model, optimizer, self.client_epochs)
+        client.fit(
+            fusion_loss,
+            model,
+            optimizer,
+            client.batches(public, epochs=self.public_epochs),
+            teacher=PerSample(request.logits, public.ids),
+            epsilon=self.epsilon,
+            temperature=self.temperature,
+        )
+        loss = client.fit(task_loss, model, optimizer, client.batches(epochs=self.client_epochs))
         client.keep(model, optimizer)
         return Trained(loss)
 
@@ -176,9 +179,8 @@ class FedGEM(OwnModels[State]):
         """The client's model; a new one is trained first, on the labels of X0 if it shall be, and on private data."""
         model, optimizer = client.own_model()
         if "model" not in client.state:
-            if self.start_epochs:
-                train_on(client, public_of(client), model, optimizer, self.start_epochs)
-            train_on(client, client.train, model, optimizer, self.client_epochs)
+            client.fit(task_loss, model, optimizer, client.batches(public_of(client), epochs=self.start_epochs))
+            client.fit(task_loss, model, optimizer, client.batches(epochs=self.client_epochs))
             client.keep(model, optimizer)
         return model, optimizer
 
@@ -209,17 +211,22 @@ class FedGEMS(FedGEM):
         if self.selection == "round":
             super().learn(server, state, fleet, cohort)
             return
-        public = public_of(server)
-        f_s, total = server.spread(state.model.train()), Counter[str]()
+        public, total = public_of(server), Counter[str]()
 
-        def l_s(batch: Batch) -> Tensor:
-            logits = f_s(batch.images)
-            lesson = self.paths(server, state, fleet, cohort, places(public, batch.ids), logits.detach().cpu())
+        def decide(ids: Tensor, l_s: Tensor) -> dict[str, Tensor]:
+            lesson = self.paths(server, state, fleet, cohort, torch.searchsorted(public.ids, ids), l_s)
             total.update({name: int(count) for name, count in server.notes.items()})
-            teacher, distilled = lesson.teacher.to(server.device), lesson.distilled.to(server.device)
-            return fusion_loss(logits, batch.labels, teacher, distilled, self.epsilon, self.temperature)
+            return {"teacher": lesson.teacher, "distilled": lesson.distilled}
 
-        fit(state.optimizer, server.batches(public, epochs=self.server_epochs), l_s)
+        server.fit(
+            fusion_loss,
+            server.spread(state.model.train()),
+            state.optimizer,
+            server.batches(public, epochs=self.server_epochs),
+            observe=decide,
+            epsilon=self.epsilon,
+            temperature=self.temperature,
+        )
         server.notes = dict(total)
 
     def fuse(self, server: Server, state: State, fleet: Fleet, cohort: list[int]) -> Lesson:
@@ -263,22 +270,30 @@ class FedGEMS(FedGEM):
 # ---- equations ---------------------------------------------------------------------------------------------------
 
 
+@loss_function
 def fusion_loss(
-    logits: Tensor, labels: Tensor, teacher: Tensor, distilled: Tensor, epsilon: float, temperature: float
+    outputs: Tensor,
+    labels: Tensor,
+    teacher: Tensor,
+    distilled: Tensor | None = None,
+    *,
+    epsilon: float,
+    temperature: float,
 ) -> Tensor:
-    """Equations 1, 2, 5 and 6, mean over samples: L_CE, or eps L_CE + (1 - eps) D_KL(teacher || logits) if distilled.
+    """Equations 1, 2, 5 and 6, mean over samples: eps L_CE + (1 - eps) D_KL(teacher || outputs), L_CE if not distilled.
 
-    Logits and teacher are `[B, C]`, labels and distilled `[B]`; D_KL at temperature T is scaled by T^2.
+    Outputs and teacher are logits `[B, C]`, labels and distilled `[B]`; D_KL at temperature T is scaled by T^2. Without
+    `distilled`, all samples are.
     """
-    l_ce = F.cross_entropy(logits, labels, reduction="none")
+    l_ce = F.cross_entropy(outputs, labels, reduction="none")
     d_kl = F.kl_div(
-        F.log_softmax(logits / temperature, 1),
+        F.log_softmax(outputs / temperature, 1),
         F.log_softmax(teacher / temperature, 1),
         reduction="none",
         log_target=True,
     ).sum(1)
     blend = epsilon * l_ce + (1 - epsilon) * temperature**2 * d_kl
-    return torch.where(distilled, blend, l_ce).mean()
+    return (blend if distilled is None else torch.where(distilled, blend, l_ce)).mean()
 
 
 def entropy(logits: Tensor) -> Tensor:

@@ -21,20 +21,17 @@ from catchment.core.fleet import Fleet
 from catchment.core.method import on_client
 from catchment.core.server import Server
 from catchment.core.world import World
-from catchment.data import Batch
 from catchment.errors import at_least
-from catchment.families.logits import (
-    Predictions,
-    check_public,
-    gather,
-    matched,
-    predictions,
-    public_of,
-    public_subset,
-)
-from catchment.families.own_models import OwnModels, Question, Trained, train_on
-from catchment.learning.losses import distillation
-from catchment.learning.training import fit
+from catchment.families.logits import Predictions, check_public, gather, predictions, public_of, public_subset
+from catchment.families.own_models import OwnModels, Question, Trained
+from catchment.learning.losses import task_loss, teachers_logits
+from catchment.learning.steps import PerSample, loss_function
+
+
+@loss_function
+def l1(outputs: Tensor, teacher: Tensor) -> Tensor:
+    """Mean distance of the scores, both `[B, C]`."""
+    return F.l1_loss(outputs, teacher)
 
 
 @dataclass
@@ -84,9 +81,10 @@ class FedMD(OwnModels[State]):
         """The class scores of this round's public samples; a client that has not begun does so first."""
         model, optimizer = client.own_model()
         if "model" not in client.state:
-            if self.transfer_epochs:
-                train_on(client, public_of(client), model, optimizer, self.transfer_epochs)
-            train_on(client, client.train, model, optimizer, self.transfer_epochs or self.client_epochs)
+            transfer = client.batches(public_of(client), epochs=self.transfer_epochs)
+            client.fit(task_loss, model, optimizer, transfer)
+            private = client.batches(epochs=self.transfer_epochs or self.client_epochs)
+            client.fit(task_loss, model, optimizer, private)
             client.keep(model, optimizer)
         return Predictions(predictions(client, model, public_subset(client, self.alignment)))
 
@@ -95,12 +93,9 @@ class FedMD(OwnModels[State]):
         """Approach the consensus on the public samples, then train on private data."""
         model, optimizer = client.own_model()
         samples = public_subset(client, self.alignment)
-
-        def approach(batch: Batch) -> Tensor:
-            scores, consensus = model(batch.images), matched(request.logits, samples, batch)
-            return F.l1_loss(scores, consensus) if self.digest == "l1" else distillation(scores, consensus, 1.0)
-
-        fit(optimizer, client.batches(samples, epochs=self.public_epochs), approach)
-        loss = train_on(client, client.train, model, optimizer, self.client_epochs)
+        approach = l1 if self.digest == "l1" else teachers_logits
+        consensus = PerSample(request.logits, samples.ids)
+        client.fit(approach, model, optimizer, client.batches(samples, epochs=self.public_epochs), teacher=consensus)
+        loss = client.fit(task_loss, model, optimizer, client.batches(epochs=self.client_epochs))
         client.keep(model, optimizer)
         return Trained(loss)

@@ -28,12 +28,12 @@ from catchment.core.method import Method, Metrics, on_client
 from catchment.core.server import Server
 from catchment.core.versions import ClientState
 from catchment.core.world import World
-from catchment.data import Batch
 from catchment.errors import ExperimentError, ModelError, at_least
 from catchment.exchange.payload import Payload
 from catchment.families.weights import buffers_of, client_buffers, evaluate_global, parameters_of
 from catchment.learning.averaging import WeightedMean
-from catchment.learning.training import Weights, fit
+from catchment.learning.losses import task_loss
+from catchment.learning.training import Weights
 from catchment.randomness import torch_generator
 
 
@@ -100,9 +100,9 @@ class FedPM(Method[State]):
 
     def init(self, server: Server) -> State:
         """Probabilities between 0 and 1, at random."""
-        architecture = server.world.client_architecture(0)
+        architecture = server.client_architecture(0)
         theta = {
-            name: torch.rand(architecture.facts.initial[name].shape, generator=_generator(server.world, "theta", name))
+            name: torch.rand(architecture.facts.initial[name].shape, generator=_generator(server, "theta", name))
             for name in masked(architecture)
         }
         return State(theta, {name: architecture.facts.initial[name] for name in buffers_of(architecture.build())})
@@ -125,13 +125,13 @@ class FedPM(Method[State]):
     @on_client
     def local_training(self, client: Client, request: Probabilities) -> Masks:
         """Some epochs on scores s, theta = sigmoid(s); every batch sees another draw of the mask (Algorithm 1)."""
-        architecture, device = client.world.client_architecture(client.id), client.world.device
+        architecture, device = client.architecture, client.device
         fixed = {name: w.to(device) for name, w in frozen(architecture).items()}
         s = {name: theta.clamp(self.clamp, 1 - self.clamp).logit() for name, theta in request.theta.items()}
         model = client.model({**architecture.facts.initial, **request.buffers, **s})  # whose parameters are scores
         draws = torch_generator(client.seed("draws"))
 
-        def masked_loss(batch: Batch) -> Tensor:
+        def drawn(images: Tensor) -> Tensor:
             weights = {}
             for name, parameter in model.named_parameters():
                 if name in s:
@@ -140,9 +140,10 @@ class FedPM(Method[State]):
                     weights[name] = fixed[name] * (theta + (mask - theta).detach())  # straight through
                 else:
                     weights[name] = fixed[name]
-            return client.task.loss(functional_call(model, weights, (batch.images,)), batch.labels)
+            outputs: Tensor = functional_call(model, weights, (images,))
+            return outputs
 
-        loss = fit(client.optimizer(model), client.batches(epochs=self.client_epochs), masked_loss)
+        loss = client.fit(task_loss, drawn, client.optimizer(model), client.batches(epochs=self.client_epochs))
         trained = {name: w.cpu().sigmoid() for name, w in parameters_of(model).items() if name in s}
         masks = {
             name: torch.rand(theta.shape, generator=draws) < theta.clamp(self.clamp, 1 - self.clamp)
@@ -152,10 +153,10 @@ class FedPM(Method[State]):
 
     def global_weights(self, server: Server, state: State) -> Weights:
         """The frozen weights under one draw of the mask, the same in every round."""
-        architecture = server.world.client_architecture(0)
+        architecture = server.client_architecture(0)
         weights = {**architecture.facts.initial, **frozen(architecture), **state.buffers}
         for name, theta in state.theta.items():
-            drawn = torch.rand(theta.shape, generator=_generator(server.world, "mask", name)) < theta
+            drawn = torch.rand(theta.shape, generator=_generator(server, "mask", name)) < theta
             weights[name] = weights[name].cpu() * drawn
         return weights
 
@@ -190,5 +191,5 @@ def frozen(architecture: Architecture) -> Weights:
     return weights
 
 
-def _generator(world: World, purpose: str, name: str) -> torch.Generator:
-    return torch_generator(world.seed, "fedpm", purpose, name)
+def _generator(server: Server, purpose: str, name: str) -> torch.Generator:
+    return torch_generator(server.shared_seed, "fedpm", purpose, name)

@@ -21,8 +21,8 @@ from catchment.core.method import Metrics, on_client
 from catchment.core.server import Server
 from catchment.core.world import World
 from catchment.errors import at_least
-from catchment.families.own_models import OwnModels, Question, Trained, client_scores, train_on
-from catchment.learning.training import fit
+from catchment.families.own_models import OwnModels, Question, Trained, client_scores
+from catchment.learning.losses import task_loss
 
 
 @dataclass
@@ -63,19 +63,15 @@ class Standalone(OwnModels[State]):
         """Let the cohort train, and the server."""
         model = state.model
         if model is not None and state.optimizer is not None and server.public is not None:
-            model.train()
-            fit(
-                state.optimizer,
-                server.batches(server.public, epochs=self.server_epochs),
-                lambda batch: server.task.loss(model(batch.images), batch.labels),
-            )
+            batches = server.batches(server.public, epochs=self.server_epochs)
+            server.fit(task_loss, model.train(), state.optimizer, batches)
         fleet.tell(self.local_training, dict.fromkeys(fleet.cohort(), Question()))
 
     @on_client
     def local_training(self, client: Client, request: Question) -> Trained:
         """Go on from where this client was."""
         model, optimizer = client.own_model()
-        loss = train_on(client, client.train, model, optimizer, self.client_epochs)
+        loss = client.fit(task_loss, model, optimizer, client.batches(epochs=self.client_epochs))
         client.keep(model, optimizer)
         return Trained(loss)
 

@@ -49,22 +49,28 @@ def sigmoid(x: float) -> float:
 # ---- equations ---------------------------------------------------------------------------------------------------
 
 
+def loss(*tensors: Tensor, epsilon: float = 0.75, temperature: float = 1.0) -> float:
+    return fusion_loss(*tensors, epsilon=epsilon, temperature=temperature).item()
+
+
 def test_losses_by_hand():
     # Server (1/2, 1/2), label 0, teacher (3/4, 1/4): CE = log 2, KL = 3/4 log(3/2) + 1/4 log(1/2).
     logits, labels, teacher = torch.zeros(1, 2), torch.tensor([0]), torch.tensor([[LOG3, 0.0]])
     ce, kl = math.log(2), 0.75 * math.log(1.5) + 0.25 * math.log(0.5)
-    assert fusion_loss(logits, labels, teacher, NO, 0.75, 1.0).item() == pytest.approx(ce)  # equation 1
+    assert loss(logits, labels, teacher, NO) == pytest.approx(ce)  # equation 1
     blended = 0.75 * ce + 0.25 * kl
-    assert fusion_loss(logits, labels, teacher, YES, 0.75, 1.0).item() == pytest.approx(blended)  # equations 2, 5, 6
-    assert fusion_loss(logits, labels, teacher, YES, 0.0, 1.0).item() == pytest.approx(kl)
-    assert fusion_loss(logits, labels, 2 * teacher, YES, 0.0, 2.0).item() == pytest.approx(4 * kl)  # T^2
-    both = fusion_loss(logits.expand(2, 2), labels.expand(2), teacher.expand(2, 2), torch.cat([YES, NO]), 0.75, 1.0)
-    assert both.item() == pytest.approx((blended + ce) / 2)  # a mean over samples, not over the paths
+    assert loss(logits, labels, teacher, YES) == pytest.approx(blended)  # equations 2 and 5
+    assert loss(logits, labels, teacher) == pytest.approx(blended)  # equation 6
+    assert loss(logits, labels, teacher, YES, epsilon=0.0) == pytest.approx(kl)
+    assert loss(logits, labels, 2 * teacher, YES, epsilon=0.0, temperature=2.0) == pytest.approx(4 * kl)  # T^2
+    both = loss(logits.expand(2, 2), labels.expand(2), teacher.expand(2, 2), torch.cat([YES, NO]))
+    assert both == pytest.approx((blended + ce) / 2)  # a mean over samples, not over the paths
 
 
 def test_a_sample_without_a_teacher_ignores_what_stands_in_its_row():
     logits = torch.zeros(1, 2, requires_grad=True)
-    fusion_loss(logits, torch.tensor([0]), torch.tensor([[-50.0, 50.0]]), NO, 0.5, 1.0).backward()
+    teacher = torch.tensor([[-50.0, 50.0]])
+    fusion_loss(logits, torch.tensor([0]), teacher, NO, epsilon=0.5, temperature=1.0).backward()
     assert logits.grad.tolist() == [[-0.5, 0.5]]
 
 
