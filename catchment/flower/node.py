@@ -34,6 +34,7 @@ def serve_node(
     private = ec.generate_private_key(ec.SECP384R1()) if key is None else read_private(key)
     certificate = None if root_certificate is None else root_certificate.read_bytes()
     pause = 0.0  # seconds until the next try, while the server is away
+    told = ""
     with FleetClient(address, certificate, private) as server:
         while True:
             began = time.monotonic()
@@ -43,10 +44,11 @@ def serve_node(
                     return _serve(connection, device, once, tell)
             except Away as why:
                 if time.monotonic() - began > LASTING:
-                    pause = 0.0
-                if not pause:
-                    until = "it is" if isinstance(why, NotAdmitted) else "it is back"
-                    tell(f"{address} is away ({why}); trying again until {until}")
+                    pause, told = 0.0, ""
+                until = "it is" if isinstance(why, NotAdmitted) else "it is back"
+                if told != (said := f"{address} is away ({why}); trying again until {until}"):
+                    tell(said)
+                    told = said
                 pause = min(LONGEST_PAUSE, 2 * pause or 0.1)
                 time.sleep(pause)
 

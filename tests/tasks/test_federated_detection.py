@@ -9,7 +9,7 @@ from PIL import Image
 
 import catchment
 from catchment import Experiment
-from catchment.errors import DataError, ExperimentError, ModelError
+from catchment.errors import ExperimentError, ModelError
 from catchment.methods import METHODS
 from catchment.report import write_report
 from catchment.runs.reading import RunFiles
@@ -107,8 +107,3 @@ def test_models_of_classification_are_refused_and_the_other_way_round():
 def test_crops_are_for_classification():
     with pytest.raises(ExperimentError, match=r'data\.augment has "crop", which is none of detection'):
         experiment(**{"data.augment": ["crop"]}).build_world()
-
-
-def test_only_images_with_boxes_are_resized():
-    with pytest.raises(DataError, match=r"data\.size is 64, but only images with boxes are resized"):
-        Experiment.from_dict({"data": {"name": "digits", "size": 64}}).build_world()
