@@ -30,7 +30,7 @@ import worlds
 import catchment
 
 FILE = Path(__file__).parents[1] / "runs" / "fingerprints.json"
-UNORDERED = [name for name in worlds.METHODS if "asynchronous" in name or name == "transfer"]  # who is faster decides
+UNORDERED = [name for name in worlds.METHODS if "asynchronous" in name]  # who is faster decides
 
 
 class Stopped(Exception):

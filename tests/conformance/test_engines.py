@@ -39,7 +39,7 @@ def test_workers_and_strictness_change_nothing(name, world, tmp_path):
         assert outcome(name, tmp_path / label, **settings, **VARIANTS[label]) == reference, label
 
 
-@pytest.mark.parametrize("name", ["fedavg", "modules"])
+@pytest.mark.parametrize("name", ["fedavg", "fedkgf"])
 def test_order_of_arrival_changes_nothing(name, tmp_path):
     """Synchronous methods end equal whoever is faster; only times differ."""
     slow_first = {"devices": {"profile": ["sensor", "phone", "slow-phone"]}}
@@ -51,8 +51,8 @@ def test_order_of_arrival_changes_nothing(name, tmp_path):
 
 
 def test_evaluating_less_often_does_not_change_training(tmp_path):
-    often = outcome("transfer", tmp_path / "often", rounds=4)[0]
-    seldom = outcome("transfer", tmp_path / "seldom", rounds=4, evaluation={"every": 4})[0]
+    often = outcome("fedgkt", tmp_path / "often", rounds=4)[0]
+    seldom = outcome("fedgkt", tmp_path / "seldom", rounds=4, evaluation={"every": 4})[0]
     assert often["fingerprint"] == seldom["fingerprint"]
     assert often["bytes"]["evaluation"] > seldom["bytes"]["evaluation"] > 0
 

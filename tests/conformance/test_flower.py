@@ -10,7 +10,7 @@ pytest.importorskip("flwr")
 from federations import outcome
 
 QUICK = ("fedavg", "fedgkt")
-UNORDERED = [name for name in METHODS if "asynchronous" in name or name == "transfer"]  # who is faster decides
+UNORDERED = [name for name in METHODS if "asynchronous" in name]  # who is faster decides
 CLIENTS = {"fedgkt, poisoned": 4}  # where one of them is named; otherwise 3
 
 

@@ -59,7 +59,7 @@ def test_killed_at_random_moments_and_resumed(name, tmp_path, processes):
     assert contents(broken) == contents(whole)
 
 
-@pytest.mark.parametrize("name", ["standalone", "transfer"])
+@pytest.mark.parametrize("name", ["standalone", "fedgkt, asynchronous"])
 def test_stopped_at_every_write_of_a_checkpoint(name, tmp_path, monkeypatch):
     """Die just before the n-th file is put in its place, for every n: the moments that random kills rarely hit."""
     settings = {"few": True, "rounds": 4, **PHONES}

@@ -7,9 +7,11 @@ from typing import ClassVar
 
 import pytest
 import torch
+from worlds import experiment
 from worlds_by_hand import HandlersOnly, world
 
 from catchment.core.client import Client
+from catchment.core.server import Server
 from catchment.core.worker import WorkerCache
 from catchment.data.parts import Parts
 from catchment.errors import DataError
@@ -100,3 +102,11 @@ def test_a_client_without_samples_has_no_batch_to_give():
     empty = replace(WORLD, data=replace(WORLD.data, clients=rows))
     with pytest.raises(DataError, match=r"client 0 has no samples to train on; another data\.partition"):
         Client(empty, Request(0, "order", 1, 0, 0, Message({})), {}, WorkerCache()).batch(0)
+
+
+def test_handlers_and_server_see_the_public_data_and_the_ids_of_its_samples():
+    own = experiment("fedmd").build_world()
+    public = own.data.public
+    assert client_of(in_world=own).public is public
+    assert Server(own).public is public
+    assert torch.equal(public.ids, public.index)

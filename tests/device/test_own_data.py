@@ -95,7 +95,6 @@ ASYNCHRONOUS = (
     "fedgkt, asynchronous",
     "fedgkt, asynchronous, sign-flip",
     "fedgkt, frozen, asynchronous",
-    "transfer",
 )  # what is in flight at the end is booked by who had it come
 QUICK = ("fedavg", "fedgkt", "fedgkt, thrifty")
 TRIED = [

@@ -14,7 +14,6 @@ import catchment
 CASES: dict[str, dict[str, Any]] = {
     "fedavg": {"rounds": 20},
     "standalone": {"rounds": 20, "checkpoint": {"every": 3}, **TROUBLE},
-    "transfer": {"rounds": 15, **PHONES},
     "split learning": {"rounds": 8, **TROUBLE},
     "fedgkt, asynchronous": {"rounds": 12, **PHONES},
     "fedgkt, thrifty": {"rounds": 12, "participation": {"fraction": 1.0}, **TROUBLE},
@@ -27,14 +26,13 @@ CASES: dict[str, dict[str, Any]] = {
     "feddf, two architectures": {"rounds": 14},
     "fedgkt, poisoned": {"rounds": 12, **TROUBLE},
     "splitfed, label-flip": {"rounds": 8},
-    "fedzkt": {"rounds": 16, **TROUBLE},
+    "fedzkt": {"rounds": 16, "workers": 2, **TROUBLE},
     "fedkgf, modules alone, coded": {"rounds": 15, **TROUBLE},
     "dgc": {"rounds": 30, **TROUBLE},
     "fedcom": {"rounds": 40, **PHONES},
     "fedcams": {"rounds": 30, "participation": {"fraction": 0.4}},
     "fedpm": {"rounds": 30, **PHONES},
     "centralized": {"rounds": 20},
-    "broadcast": {"rounds": 20, "workers": 2, "participation": {"fraction": 0.4}},
 }
 
 

@@ -1,7 +1,6 @@
 """What a run imports sooner or later, so that a process forked from here begins at once."""
 
 import lives
-import sketches
 import sklearn.datasets
 import torch._dynamo
 import torch.utils.flop_counter
@@ -9,4 +8,4 @@ import worlds
 
 import catchment
 
-__all__ = ["catchment", "lives", "sketches", "sklearn", "torch", "worlds"]
+__all__ = ["catchment", "lives", "sklearn", "torch", "worlds"]

@@ -161,11 +161,6 @@ METHODS: dict[str, dict[str, Any]] = {
     "fedcams": {"method": {"name": "fedcams"}, "models": {"client": "resnet4"}},
     "smartidx, base kernels": {"method": {"name": "smartidx", "share": 0.2}, "models": {"client": "kgf(cnn,8)"}},
     "fedpm": {"method": {"name": "fedpm", "reset_every": 2}, "models": {"client": "resnet4"}},
-    "transfer": {"method": {"name": "sketches:Transfer"}, "models": {"client": "cnn", "server": "resnet10"}},
-    "selective": {"method": {"name": "sketches:Selective"}, "data": {"public": 0.3}},
-    "broadcast": {"method": {"name": "sketches:Broadcast"}, "models": {"client": ["mlp", "cnn"]}},
-    "modules": {"method": {"name": "sketches:Modules"}},
-    "split": {"method": {"name": "sketches:Split"}, "models": {"client": "cnn", "server": "resnet10"}},
 }
 
 PHONES = {"devices": {"profile": ["phone", "slow-phone", "sensor"]}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,7 @@ from catchment.data import Dataset, Division, divide
 from catchment.learning.optimizers import OptimizerSettings
 
 
+@dataclass(frozen=True)
 class HandlersOnly(Method[None]):
     """A method for its client handlers' sake."""
 

@@ -15,7 +15,7 @@ from catchment.planning.walk import real
 
 VALUES_MATTER = {
     "fedgkt, thrifty", "fedgkt, coded", "fedgkt, frozen", "fedgkt, frozen, asynchronous", "fedgems", "fedavg, coded",
-    "fedgkt, asynchronous, sign-flip", "smartidx, base kernels", "fedpm", "selective",
+    "fedgkt, asynchronous, sign-flip", "smartidx, base kernels", "fedpm",
 }  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -9,9 +10,11 @@ import torch
 from worlds import experiment
 
 from catchment import Message, run
+from catchment.core.server import Server
 from catchment.data.pictures import GAP, LEAST
 from catchment.errors import ExperimentError
 from catchment.exchange.request import Request
+from catchment.families.stems import first_weights
 from catchment.launch import resume
 from catchment.privacy.inversion import CuriousServer, ProbeSettings
 
@@ -33,7 +36,6 @@ def images(count, *shape, seed=0):
         ("fedgkt", {"models": {"client": "resnet4"}, "data": {"augment": ["crop", "flip"]}}, ["first"]),
         ("split learning", {}, ["first", "current"]),  # augmented, two epochs
         ("splitfed, v1", {}, ["first", "current"]),
-        ("transfer", {"models": {"client": "resnet4"}}, ["first"]),  # rows are samples in order, without ids
     ],
 )
 def test_a_curious_server_sees_the_images_and_the_run_does_not_notice(name, more, attackers):
@@ -101,6 +103,20 @@ def test_a_run_with_a_probe_goes_on_to_the_same_result_and_leaves_pictures(tmp_p
         assert (width, height) == (8 * (LEAST + GAP) - GAP, 2 * (LEAST + GAP) - GAP)
 
 
+def test_rows_without_ids_are_the_clients_samples_in_order():
+    world = experiment("fedgkt", models={"client": "resnet4"}, rounds=1).build_world()
+    server, images = Server(world), world.private(0).images[world.private(0).index]
+    model = world.client_architecture(0).build()
+    model.load_state_dict(first_weights(world, 0, None, own=False))
+    with torch.no_grad():
+        features = model.eval().extractor(world.normalise(images))
+    curious = CuriousServer(ProbeSettings(**QUICK), world)
+    curious.observe(Request(0, "local_training", 1, 0, 0, Message({})), Message({"features": features}))
+    found = curious.attack(server, world.method.init(server))
+    assert found.images == len(images)
+    assert found.attacks["linear map, first extractor"].correlation > 0.95
+
+
 # ---- what is not attacked ---------------------------------------------------------------------------------------
 
 
@@ -116,12 +132,18 @@ def test_what_does_not_fit_the_clients_samples_is_passed_over(wrong):
     assert curious.attack(None, None) is None
 
 
+def test_a_model_without_an_extractor_is_refused():
+    world = experiment("fedgkt").build_world()
+    world = dataclasses.replace(world, client_models=("models_of_users:dropout",))
+    with pytest.raises(ExperimentError, match="with an extractor, such as resnet8"):
+        ProbeSettings(**QUICK).check(world)
+
+
 @pytest.mark.parametrize(
     ("name", "more", "says"),
     [
         ("fedavg", {}, "clients of FedAvg send none"),
         ("fedgkt", {"engine": "flower"}, "compares with the private images"),
-        ("transfer", {"models": {"client": "models_of_users:dropout", "server": "mlp"}}, "with an extractor"),
         ("fedgkt", {"probe": {"inversion": True, "epochs": 0}}, "epochs is 0"),
     ],
 )

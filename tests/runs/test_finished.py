@@ -245,8 +245,9 @@ def test_a_client_that_is_not_there_is_refused(client, averaged):
 def test_a_model_that_a_method_does_not_have_is_refused(alone, tmp_path):
     with pytest.raises(UserError, match="Standalone has no model on the server; ask for that of a client"):
         catchment.Run(alone).model()
-    catchment.run(experiment("broadcast", rounds=1), out=tmp_path / "run")
-    with pytest.raises(UserError, match="Broadcast does not give clients a model of their own"):
+    nothing = {"name": "worlds_by_hand:HandlersOnly"}
+    catchment.run(experiment("fedavg", rounds=1, method=nothing), out=tmp_path / "run")
+    with pytest.raises(UserError, match="HandlersOnly does not give clients a model of their own"):
         catchment.Run(tmp_path / "run", trust=True).client_model(0)
 
 
