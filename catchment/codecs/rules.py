@@ -15,8 +15,10 @@ from typing import Any, Literal, get_type_hints
 from catchment.codecs.chain import Chain
 from catchment.codecs.differences import Delta, Feedback, Update
 from catchment.codecs.lossless import Golomb, Sparse, Zstd
+from catchment.codecs.momentum import MomentumCorrection
 from catchment.codecs.precision import BFloat16, Float16, Int4, Int8, Sign
 from catchment.codecs.selection import TopK
+from catchment.codecs.smartidx import Packages
 from catchment.codecs.stage import PLACES, Stage
 from catchment.errors import ExperimentError
 from catchment.names import did_you_mean, resolve
@@ -25,8 +27,11 @@ Direction = Literal["up", "down"]
 
 STAGES: dict[str, type[Stage]] = {
     stage.name: stage
-    for stage in (Delta, Update, Feedback, TopK, Float16, BFloat16, Int8, Int4, Sign, Sparse, Golomb, Zstd)
-}
+    for stage in (
+        Delta, Update, Feedback, MomentumCorrection, TopK, Packages, Float16, BFloat16, Int8, Int4, Sign, Sparse,
+        Golomb, Zstd,
+    )
+}  # fmt: skip
 """The stages that rules and messages can name."""
 
 ORDER = "a chain goes: " + "; ".join(

@@ -16,10 +16,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from catchment.codecs import Chain, Context, Parts, Rule, Stage, put
-from catchment.codecs.differences import Update, fitting, with_residual
-from catchment.codecs.selection import TopK
-from catchment.codecs.stage import Place
 from catchment.core.client import Client
 from catchment.core.fleet import Fleet
 from catchment.core.method import on_client
@@ -46,42 +42,6 @@ class ClippedTask(Payload):
 
 
 @dataclass(frozen=True)
-class MomentumCorrection(Stage):
-    """What is not sent grows: u = m u + change, v = v + u. Where v was sent, both start from 0 (factor masking)."""
-
-    name: ClassVar[str] = "momentum"
-    place: ClassVar[Place] = "correction"
-    saves: ClassVar[bool] = True
-    partial: ClassVar[bool] = True
-    silent: ClassVar[bool] = True
-    remembers: ClassVar[tuple[str, ...]] = ("velocity", "residual")  # u and v
-    m: float = 0.9
-
-    def encode(self, parts: Parts, context: Context) -> Parts:
-        """v in place of the change."""
-        return put(parts, with_residual(self.velocity(parts, context), context.known))
-
-    def velocity(self, parts: Parts, context: Context) -> Tensor:
-        """u, from the change and the u before it."""
-        change = parts["values"]
-        before = fitting(context.known.get("velocity"), change)
-        return change if before is None else self.m * before + change
-
-    def remember(self, given: Parts, received: Parts, context: Context) -> dict[str, Tensor]:
-        """u and v after the mask of what was sent."""
-        u = self.velocity(given, context)
-        v = with_residual(u, context.known)
-        sent = received["values"]
-        return {"velocity": u.masked_fill(sent != 0, 0), "residual": v - sent}
-
-    def conflict(self, chain: tuple[Stage, ...]) -> str:
-        """It needs a stage that leaves something out."""
-        if any(stage.place == "selection" for stage in chain):
-            return ""
-        return f"has {self.name} without topk; momentum is for what waits until it is sent"
-
-
-@dataclass(frozen=True)
 class DGC(OneModel):
     """Deep gradient compression of what clients changed."""
 
@@ -104,10 +64,9 @@ class DGC(OneModel):
             raise ExperimentError(f"clip is {self.clip}; a norm above 0 is expected")
 
     @property
-    def codecs(self) -> tuple[Rule, ...]:
+    def codecs(self) -> tuple[str, ...]:
         """The largest of what waits, and more of it in a client's first turns."""
-        chain = Chain(Update(), MomentumCorrection(self.momentum), TopK(self.share, self.warmup))
-        return (Rule("weights/*", chain, "up"),)
+        return (f"up:weights/*=update+momentum({self.momentum})+topk({self.share},{self.warmup})",)
 
     def round(self, server: Server, state: GlobalState, fleet: Fleet) -> None:
         """Send the model to the cohort, average what comes back."""

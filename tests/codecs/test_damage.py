@@ -23,7 +23,7 @@ RULES = Wire.parse(
         "up:change=delta+bf16",
         "up:gaps=topk(0.1,2)+golomb",
         "mask=golomb",
-        "up:kernels=update+catchment.methods.smartidx:Packages(0.1)+int8",
+        "up:kernels=update+smartidx(0.1)+int8",
         "signs=sign",
     ]
 )

@@ -9,13 +9,10 @@ from catchment.codecs.chain import Coded
 from catchment.codecs.lossless import zstd
 from catchment.codecs.rules import STAGES, parse_chain
 from catchment.errors import ProtocolError, WireError
-from catchment.methods.smartidx import Packages
-
-KNOWN = {**STAGES, "smartidx": Packages}
 
 
 def chain_of(text):
-    return parse_chain(text, "test", KNOWN)
+    return parse_chain(text, "test", STAGES)
 
 
 def sent(values, text):

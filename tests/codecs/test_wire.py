@@ -18,9 +18,6 @@ DTYPES = [
 ]  # fmt: skip
 
 
-PACKAGES = "catchment.methods.smartidx:Packages"
-
-
 def noise(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
@@ -424,7 +421,7 @@ CHANGES = [noise(40, 5, 3, 3, seed=n) for n in range(6)]
 
 
 @pytest.mark.parametrize(
-    "stage", ["sign", "topk(0.03125)", "topk(0.1)+golomb", f"{PACKAGES}(0.03125)", "topk(0.1)+int8", "int4"]
+    "stage", ["sign", "topk(0.03125)", "topk(0.1)+golomb", "smartidx(0.03125)", "topk(0.1)+int8", "int4"]
 )
 def test_what_was_told_and_what_is_kept_sum_to_the_true_changes(stage):
     told, kept = sent_over(f"up:w=update+feedback+{stage}", CHANGES)

@@ -135,7 +135,7 @@ RULES = Wire.parse(
     [
         "quantised=int8", "nibbles=int4+sparse", "squeezed=int8+zstd", "thin=int4+sparse+zstd", "few=topk(0.05)+fp16",
         "fewer=topk(0.01)+zstd", "flags=sparse", "up:weights/*=update+topk(0.1)+int8+zstd", "up:change=delta+bf16",
-        "up:gaps=topk(0.1,2)+golomb", "mask=golomb", "up:kernels=update+catchment.methods.smartidx:Packages(0.1)+int8",
+        "up:gaps=topk(0.1,2)+golomb", "mask=golomb", "up:kernels=update+smartidx(0.1)+int8",
         "signs=sign",
     ]
 )  # fmt: skip

@@ -1,19 +1,15 @@
-"""DGC's momentum correction, worked by hand."""
+"""Momentum correction, worked by hand."""
 
 import pytest
 import torch
 
-from catchment.codecs import Chain, Rule, Wire
-from catchment.codecs.differences import Update
-from catchment.codecs.precision import Int8
-from catchment.codecs.selection import TopK
+from catchment.codecs import Wire
 from catchment.errors import ExperimentError
 from catchment.exchange.message import Message
-from catchment.methods.dgc import MomentumCorrection
 
 
 def test_what_is_not_sent_grows_and_starts_anew_where_it_was_sent():
-    wire = Wire.parse([Rule("w", Chain(Update(), MomentumCorrection(0.5), TopK(0.01)), "up")])
+    wire = Wire.parse(["up:w=update+momentum(0.5)+topk(0.01)"])
     base, change = Message({"w": torch.zeros(100)}), torch.zeros(100)
     change[:3] = torch.tensor([4.0, 3.0, 1.0])
     memory, told, kept = {}, [], []
@@ -33,5 +29,10 @@ def test_what_is_not_sent_grows_and_starts_anew_where_it_was_sent():
 
 
 def test_momentum_is_for_what_is_left_out():
-    with pytest.raises(ExperimentError, match=r'rule "up:w=update\+momentum\(0.5\)\+int8" has momentum without topk'):
-        Wire.parse([Rule("w", Chain(Update(), MomentumCorrection(0.5), Int8()), "up")])
+    with pytest.raises(ExperimentError, match="has momentum without topk or smartidx; momentum is for what waits"):
+        Wire.parse(["up:w=update+momentum(0.5)+int8"])
+
+
+def test_momentum_is_below_one():
+    with pytest.raises(ExperimentError, match=r"momentum\(1\) needs m, from 0 to below 1, as in momentum\(0.9\)"):
+        Wire.parse(["up:w=update+momentum(1)+topk(0.01)"])

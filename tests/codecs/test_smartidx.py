@@ -5,9 +5,9 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
+from catchment.codecs import smartidx
 from catchment.codecs.gaps import to_gaps
 from catchment.errors import WireError
-from catchment.methods import smartidx
 
 
 def at(*numbers: int) -> np.ndarray:
