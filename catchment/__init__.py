@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from catchment.exchange.message import Message as Message
     from catchment.exchange.payload import Payload as Payload
     from catchment.launch import resume as resume, run as run
-    from catchment.learning.training import Weights as Weights, fit as fit
+    from catchment.learning.steps import PerSample as PerSample, loss_function as loss_function
+    from catchment.learning.training import Weights as Weights
     from catchment.models import SplitModel as SplitModel
     from catchment.robust import Attack as Attack
     from catchment.robust.aggregators import Aggregator as Aggregator
@@ -46,6 +47,7 @@ _MODULES = {
     "Metrics": "catchment.core.method",
     "Normalisation": "catchment.data",
     "Payload": "catchment.exchange.payload",
+    "PerSample": "catchment.learning.steps",
     "Reply": "catchment.core.replies",
     "Run": "catchment.runs.finished",
     "RunError": "catchment.errors",
@@ -56,7 +58,7 @@ _MODULES = {
     "Study": "catchment.studies.study",
     "UserError": "catchment.errors",
     "Weights": "catchment.learning.training",
-    "fit": "catchment.learning.training",
+    "loss_function": "catchment.learning.steps",
     "on_client": "catchment.core.method",
     "resume": "catchment.launch",
     "run": "catchment.launch",

@@ -4,7 +4,7 @@ import numpy as np
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from catchment import Dataset, Method, Metrics, Payload, Weights, fit, on_client
+from catchment import Dataset, Method, Metrics, Payload, Weights, loss_function, on_client
 
 
 def blobs(seed):
@@ -16,6 +16,11 @@ def blobs(seed):
 
 def net(classes):
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, classes))
+
+
+@loss_function
+def loss(outputs, labels):
+    return cross_entropy(outputs, labels)
 
 
 @dataclass(frozen=True)
@@ -50,5 +55,5 @@ class HalfSteps(Method[State]):
     @on_client
     def train(self, client, request: Model) -> Model:
         model = client.model(request.weights)
-        fit(client.optimizer(model), client.batches(), lambda b: cross_entropy(model(b.images), b.labels))
+        client.fit(loss, model, client.optimizer(model), client.batches())
         return Model(model.state_dict(), len(client.train))
