@@ -16,7 +16,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from catchment.models.resnet import head, normalised, stem
+from catchment.models.resnet import BatchNorm2d, head, normalised, stem
 from catchment.models.split import SplitModel
 
 SHUFFLE_CHANNELS = {0.5: (48, 96, 192), 1.0: (116, 232, 464), 1.5: (176, 352, 704)}  # Table 5 of Ma et al.
@@ -147,7 +147,7 @@ def _depthwise(channels: int, stride: int) -> tuple[nn.Module, nn.Module]:
     """A 3x3 convolution of every channel by itself, and its batch normalisation."""
     convolution = nn.Conv2d(channels, channels, 3, stride=stride, padding=1, groups=channels, bias=False)
     nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
-    return convolution, nn.BatchNorm2d(channels)
+    return convolution, BatchNorm2d(channels)
 
 
 def _by_eights(channels: float) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import torch.nn.functional as F
 from torch import Tensor, nn, relu
 
 from catchment.models.split import SplitModel
@@ -130,11 +131,21 @@ def shortcut(channels_in: int, channels_out: int, stride: int) -> nn.Module:
     return nn.Sequential(*normalised(channels_in, channels_out, kernel=1, stride=stride))
 
 
+class BatchNorm2d(nn.BatchNorm2d):
+    """PyTorch's, which refuses one value per channel: that has no variance, and running statistics normalise it."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Maps `[N, C, H, W]`; 1x1 maps of a single sample leave the statistics as they are."""
+        if self.training and input.numel() == input.size(1):
+            return F.batch_norm(input, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
+        return super().forward(input)
+
+
 def normalised(channels_in: int, channels_out: int, kernel: int, stride: int = 1) -> tuple[nn.Module, nn.Module]:
     """A convolution without bias, initialised for the ReLU to come, and its batch normalisation."""
     convolution = nn.Conv2d(channels_in, channels_out, kernel, stride=stride, padding=kernel // 2, bias=False)
     nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
-    return convolution, nn.BatchNorm2d(channels_out)
+    return convolution, BatchNorm2d(channels_out)
 
 
 def head(channels: int, classes: int) -> tuple[nn.Module, nn.Module]:
