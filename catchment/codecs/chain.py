@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from catchment.codecs.bits import check_wire, from_wire, to_wire
-from catchment.codecs.stage import CannotCarry, Context, Form, Layout, Parts, Shared, Stage, is_finite
+from catchment.codecs.stage import CannotCarry, Context, Form, Layout, Parts, Stage, is_finite
 from catchment.errors import CatchmentError, ProtocolError, WireError, printable
 from catchment.exchange.message import plain
 
@@ -26,7 +26,6 @@ class Coded(NamedTuple):
     chain: Chain  # of the stages that the receiver has to undo; without any, the parts are the values to send
     parts: Parts  # as they lie on the wire
     counts: tuple[int, ...]  # of values kept, for each stage that counts
-    received: Tensor | None  # what the receiver will decode, if the sender must know
     remembered: dict[str, Tensor]  # for the next message, by the keys of the stages
     wanted: bool = False  # whatever its size: a stage was there for more than bytes
 
@@ -45,9 +44,9 @@ class Chain:
         return "+".join(map(str, self.stages))
 
     @property
-    def shared(self) -> set[Shared]:
-        """What both sides must hold of a tensor."""
-        return {name for stage in self.stages for name in stage.shared}
+    def needs_request(self) -> bool:
+        """Whether it takes the tensor of the request that is answered."""
+        return any(stage.needs_request for stage in self.stages)
 
     @property
     def keys(self) -> list[str]:
@@ -58,6 +57,11 @@ class Chain:
     def changes(self) -> bool:
         """Whether it differs in later messages of a sender."""
         return any(stage.changes for stage in self.stages)
+
+    @property
+    def remembers(self) -> bool:
+        """Whether the sender must remember something of earlier messages."""
+        return self.changes or bool(self.keys)
 
     def at(self, message: int) -> Chain:
         """The chain for the message of this number from one sender, the first being 1."""
@@ -79,18 +83,18 @@ class Chain:
 
     def whole(self, dtype: torch.dtype) -> Chain:
         """The stages that remain for a tensor that cannot be sent as a difference."""
-        return Chain(*(stage for stage in self.stages if not (stage.shared or stage.partial))).applicable(dtype)
+        return Chain(*(stage for stage in self.stages if not (stage.needs_request or stage.partial))).applicable(dtype)
 
     # ---- the sender
 
-    def encode(self, name: str, tensor: Tensor, known: Mapping[str, Tensor], restore: bool = False) -> Coded | None:
+    def encode(self, name: str, tensor: Tensor, known: Mapping[str, Tensor]) -> Coded | None:
         """Encode a row-major tensor; None if no stage did anything.
 
-        `known` has what is shared and remembered of it; with `restore`, `received` is filled in.
+        `known` has what is remembered of it, and its like in the request under "request".
         """
         start = {"values": tensor}, {"values": Form(tensor.dtype, tuple(tensor.shape))}
         chain = self.applicable(tensor.dtype)
-        if not chain.shared <= known.keys():
+        if chain.needs_request and "request" not in known:
             chain = chain.whole(tensor.dtype)
         differing, shrinking = chain._halves()
         steps = _forward(differing, name, *start, known)
@@ -105,11 +109,10 @@ class Chain:
         wanted = any(not step.stage.saves for step in steps)
         if not named and not wanted:
             return None
-        undone = steps if restore else _from_first_memory(steps)
-        received, remembered = _backward(undone) if undone else (None, {})
+        remembered = _remembered(_from_first_memory(steps))
         counts = tuple(step.kept for step in steps if step.kept is not None)
         wire = to_wire(steps[-1].made, steps[-1].after) if named else steps[-1].made
-        return Coded(Chain(*named), wire, counts, received if restore else None, remembered, wanted)
+        return Coded(Chain(*named), wire, counts, remembered, wanted)
 
     def _halves(self) -> tuple[list[Stage], list[Stage]]:
         """Stages that make differences, and those that make them smaller."""
@@ -145,7 +148,7 @@ class Chain:
             contexts = self.contexts(contexts[0].form, counts, parts)
         parts = from_wire(parts, contexts[-1].before)
         for stage, context in reversed(list(zip(self.stages, contexts))):
-            parts = _decoded(stage, parts, context._replace(known=_shared(stage, known)), WireError)
+            parts = _decoded(stage, parts, context._replace(known=_request(stage, known)), WireError)
         return parts["values"]
 
 
@@ -159,8 +162,8 @@ def _ordered(layout: Layout) -> Layout:
     return dict(sorted(layout.items(), key=lambda item: item[0] == "values"))
 
 
-def _shared(stage: Stage, known: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: known[name] for name in stage.shared if name in known}
+def _request(stage: Stage, known: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {"request": known["request"]} if stage.needs_request and "request" in known else {}
 
 
 # ---- one stage, watched -----------------------------------------------------------------------------------------
@@ -182,7 +185,7 @@ def _forward(stages: list[Stage], name: str, parts: Parts, before: Layout, known
     steps = []
     for stage in stages:
         own = {kept: known[stage.key(kept)] for kept in stage.remembers if stage.key(kept) in known}
-        step = _encoded(stage, name, parts, Context(before, {**_shared(stage, known), **own}))
+        step = _encoded(stage, name, parts, Context(before, {**_request(stage, known), **own}))
         if step is not None:
             steps.append(step)
             parts, before = step.made, step.after
@@ -217,9 +220,9 @@ def _from_first_memory(steps: list[_Step]) -> list[_Step]:
     return steps[next((place for place, step in enumerate(steps) if step.stage.remembers), len(steps)) :]
 
 
-def _backward(steps: list[_Step]) -> tuple[Tensor, dict[str, Tensor]]:
-    """What the receiver will have of what the first step was given, and what stages remember for the next message."""
-    parts, exact = steps[-1].made, True
+def _remembered(steps: list[_Step]) -> dict[str, Tensor]:
+    """What stages remember for the next message, from what the receiver will have of it."""
+    parts, exact = steps[-1].made if steps else {}, True
     remembered: dict[str, Tensor] = {}
     for step in reversed(steps):
         stage = step.stage
@@ -233,7 +236,7 @@ def _backward(steps: list[_Step]) -> tuple[Tensor, dict[str, Tensor]]:
                 raise ProtocolError(f"it gave {', '.join(extra)}, which `remembers` does not name")
             remembered |= {stage.key(name): _apart(tensor, step) for name, tensor in kept.items()}
         parts = _decoded(stage, parts, step.context, ProtocolError)
-    return parts["values"], remembered
+    return remembered
 
 
 def _decoded(stage: Stage, parts: Parts, context: Context, kind: type[CatchmentError]) -> Parts:

@@ -1,4 +1,4 @@
-"""Stages that send differences instead of numbers, and error feedback: what earlier messages left out is sent later."""
+"""Stages that send differences from the request, and error feedback: what earlier messages left out is sent later."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from catchment.codecs.stage import Context, Parts, Place, Shared, Stage, put
+from catchment.codecs.stage import Context, Parts, Place, Stage, put
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Update(Stage):
     name: ClassVar[str] = "update"
     place: ClassVar[Place] = "difference"
     saves: ClassVar[bool] = True
-    shared: ClassVar[tuple[Shared, ...]] = ("request",)
+    needs_request: ClassVar[bool] = True
 
     def encode(self, parts: Parts, context: Context) -> Parts:
         """Subtract the tensor of the request."""
@@ -27,24 +27,6 @@ class Update(Stage):
     def decode(self, parts: Parts, context: Context) -> Parts:
         """Add the tensor of the request."""
         return put(parts, context.known["request"] + parts["values"])
-
-
-@dataclass(frozen=True)
-class Delta(Stage):
-    """The difference from what the receiver has of the tensor from the previous message."""
-
-    name: ClassVar[str] = "delta"
-    place: ClassVar[Place] = "difference"
-    saves: ClassVar[bool] = True
-    shared: ClassVar[tuple[Shared, ...]] = ("previous",)
-
-    def encode(self, parts: Parts, context: Context) -> Parts:
-        """Subtract what the receiver has."""
-        return put(parts, parts["values"] - context.known["previous"])
-
-    def decode(self, parts: Parts, context: Context) -> Parts:
-        """Add what this side has."""
-        return put(parts, context.known["previous"] + parts["values"])
 
 
 @dataclass(frozen=True)

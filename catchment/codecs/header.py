@@ -1,10 +1,10 @@
 """How a message is coded: a scalar that lists the chains and, for each tensor of the original message, its form.
 
-    (codecs) = {"chains":["float32=int8+zstd"],"tensors":[[0,[2000,16,32,32]],0],"against":7}
+    (codecs) = {"chains":["float32=int8+zstd"],"tensors":[[0,[2000,16,32,32]],0]}
 
 `tensors` has one item for each tensor of the original message, in order: 0 for one that was left as it is, otherwise
 the number of its chain, its shape, and a count for each stage that keeps only some values (sparse, and golomb of truth
-values). `against` is there if a tensor is a difference from an earlier message.
+values).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Entry(NamedTuple):
         return len(json.dumps(self.item(0), separators=(",", ":"))) + 1
 
 
-def write(entries: list[Entry | None], against: int | None) -> str:
+def write(entries: list[Entry | None]) -> str:
     """The header of a message; None for a tensor that was left as it is."""
     chains: dict[str, int] = {}
     items: list[Any] = []
@@ -64,10 +64,7 @@ def write(entries: list[Entry | None], against: int | None) -> str:
         else:
             text = f"{str(entry.dtype).removeprefix('torch.')}={entry.chain}"
             items.append(entry.item(chains.setdefault(text, len(chains))))
-    header: dict[str, Any] = {"chains": list(chains), "tensors": items}
-    if any(entry and "previous" in entry.chain.shared for entry in entries):
-        header["against"] = against
-    return json.dumps(header, separators=(",", ":"))
+    return json.dumps({"chains": list(chains), "tensors": items}, separators=(",", ":"))
 
 
 class CodedTensor(NamedTuple):
@@ -86,22 +83,17 @@ class Header(NamedTuple):
     """How a message is coded, read and checked."""
 
     tensors: list[CodedTensor | None]  # one for each tensor of the original message; None: left as it is
-    against: int | None
 
     @staticmethod
     def parse(text: Any, known: Mapping[str, type[Stage]]) -> Header:
         """The header of a message; its stages must be among the known ones, none is imported."""
         try:
             found = json.loads(text)
-            chains, items, against = found["chains"], found["tensors"], found.get("against")
+            chains, items = found["chains"], found["tensors"]
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise WireError(f"the scalar {CODECS} of a message cannot be read ({type(error).__name__})") from None
         if not isinstance(chains, list) or not isinstance(items, list):
             raise WireError(f"the scalar {CODECS} of a message must list chains and tensors")
-        if against is not None and type(against) is not int:
-            raise WireError(
-                f'"against" of a coded message is a {type(against).__name__}; the number of a message was expected'
-            )
         forms = [_parse_form(chain, known) for chain in chains]
         tensors = [
             None if type(item) is int and item == 0 else _parse_item(item, forms, f"item {index} of a coded message")
@@ -112,7 +104,7 @@ class Header(NamedTuple):
             raise WireError(
                 f"a coded message has {size:,} bytes after decoding; at most {LARGEST_MESSAGE:,} are accepted"
             )
-        return Header(tensors, against)
+        return Header(tensors)
 
     def grouped(self, message: Message) -> Iterator[tuple[str, CodedTensor | None, Parts]]:
         """Name, description and parts of each tensor of the original message; one left as it is has the part ""."""
@@ -180,7 +172,7 @@ def _parse_item(item: Any, forms: list[tuple[Chain, torch.dtype]], where: str) -
     return CodedTensor(chain, contexts)
 
 
-def assemble(message: Message, coded: Mapping[str, tuple[Entry, Parts]], against: int | None) -> Message:
+def assemble(message: Message, coded: Mapping[str, tuple[Entry, Parts]]) -> Message:
     """The message with the parts of coded tensors in their place, and the header if there is anything to undo."""
     tensors: dict[str, Tensor] = {}
     entries: list[Entry | None] = []
@@ -189,5 +181,5 @@ def assemble(message: Message, coded: Mapping[str, tuple[Entry, Parts]], against
         undone = entry is not None and bool(entry.chain.stages)
         entries.append(entry if undone else None)
         tensors |= {f"{name}:{part}": value for part, value in parts.items()} if undone else {name: parts["values"]}
-    header = {CODECS: write(entries, against)} if any(entries) else {}
+    header = {CODECS: write(entries)} if any(entries) else {}
     return Message(tensors, {**message.scalars, **header})

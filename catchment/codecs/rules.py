@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Literal, get_type_hints
 
 from catchment.codecs.chain import Chain
-from catchment.codecs.differences import Delta, Feedback, Update
+from catchment.codecs.differences import Feedback, Update
 from catchment.codecs.lossless import Golomb, Sparse, Zstd
 from catchment.codecs.momentum import MomentumCorrection
 from catchment.codecs.precision import BFloat16, Float16, Int4, Int8, Sign
@@ -28,8 +28,7 @@ Direction = Literal["up", "down"]
 STAGES: dict[str, type[Stage]] = {
     stage.name: stage
     for stage in (
-        Delta, Update, Feedback, MomentumCorrection, TopK, Packages, Float16, BFloat16, Int8, Int4, Sign, Sparse,
-        Golomb, Zstd,
+        Update, Feedback, MomentumCorrection, TopK, Packages, Float16, BFloat16, Int8, Int4, Sign, Sparse, Golomb, Zstd
     )
 }  # fmt: skip
 """The stages that rules and messages can name."""
@@ -64,12 +63,12 @@ class Rule:
                 f"{where} ends with {stages[-1].name}, which makes nothing smaller; put one of "
                 f"{', '.join(smaller)} after it"
             )
-        if "request" in self.chain.shared and self.direction != "up":
-            [stage, *_] = [stage.name for stage in self.chain.stages if "request" in stage.shared]
-            raise ExperimentError(
-                f"{where} uses {stage}, which is a difference from the request being answered and so goes up only; "
-                f'write "up:{self.pattern}={self.chain}", or use delta'
-            )
+        if self.direction != "up" and (self.chain.needs_request or self.chain.remembers):
+            reason = (
+                "needs the request that is answered" if self.chain.needs_request else
+                "remembers earlier messages of the sender, as clients do and the server does not"
+            )  # fmt: skip
+            raise ExperimentError(f'{where} {reason}, so it goes up only; write "up:{self.pattern}={self.chain}"')
 
 
 def matches(pattern: str, name: str) -> bool:
@@ -120,12 +119,6 @@ def check_chain(chain: Chain, where: str) -> None:
         if before.place == after.place:
             both = f"{before.name} twice" if before.name == after.name else f"both {before.name} and {after.name}"
             raise ExperimentError(f"{where} has {both}, of which a chain has one; {ORDER}{_places(before, after)}")
-    correction = [stage.name for stage in chain.stages if stage.place == "correction"]
-    if "previous" in chain.shared and correction:
-        raise ExperimentError(
-            f"{where} has {correction[0]} after {chain.stages[0].name}, which would send twice what was left out: a "
-            f"difference from what the receiver has already holds it; leave {correction[0]} out"
-        )
     for stage in chain.stages:
         if conflict := stage.conflict(chain.stages):
             raise ExperimentError(f"{where} {conflict}")

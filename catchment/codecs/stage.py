@@ -25,9 +25,6 @@ PLACES: tuple[Place, ...] = get_args(Place)
 """Where a stage stands in a chain, which has at most one of each, in this order. Each works on what the one before it
 left: differences of numbers, with what was left out before, then fewer of them, then coarser ones, then bytes."""
 
-Shared = Literal["request", "previous"]
-"""What both sides hold of a tensor: as it was in the request that is answered, or in the last message that came."""
-
 
 class Form(NamedTuple):
     """What is known of a part before it exists."""
@@ -50,7 +47,7 @@ class Context(NamedTuple):
     """What a stage may use besides the parts."""
 
     before: Layout  # of the parts before this stage
-    known: Mapping[str, Tensor] = {}  # by the names in `shared`, and at the sender those in `remembers` that are there
+    known: Mapping[str, Tensor] = {}  # "request" if it `needs_request`; at the sender, what it `remembers`
     kept: int = 0  # how many values, for the receiver, if the stage `counts`
 
     @property
@@ -82,7 +79,7 @@ class Stage:
     partial: ClassVar[bool] = False  # only for differences: left out where a chain of differences sends a tensor whole
     finite: ClassVar[bool] = False  # cannot carry NaN and infinity
     silent: ClassVar[bool] = False  # the receiver has nothing to undo, and the message does not name it
-    shared: ClassVar[tuple[Shared, ...]] = ()  # what it needs of the tensor on both sides; without it, it is left out
+    needs_request: ClassVar[bool] = False  # the tensor of the request that is answered; left out where there is none
     remembers: ClassVar[tuple[str, ...]] = ()  # what the sender keeps of the tensor, from `remember`
     usage: ClassVar[str] = ""  # the end of a sentence about wrong options: "needs ..., as in ..."
 

@@ -1,4 +1,4 @@
-"""The codec rules of an experiment applied to messages: what is sent instead, and what both sides remember for it.
+"""The codec rules of an experiment applied to messages: what is sent instead, and what a sender remembers for it.
 
 A coded message has, for a tensor `features`, its parts `features:values`, `features:ranges` and so on in place of the
 tensor, and one more scalar, the header, which says how to read them.
@@ -6,7 +6,7 @@ tensor, and one more scalar, the header, which says how to read them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeGuard
@@ -17,13 +17,15 @@ from torch import Tensor
 from catchment.codecs.chain import Chain, Coded
 from catchment.codecs.header import CODECS, CodedTensor, Entry, Header, assemble
 from catchment.codecs.rules import STAGES, Direction, Rule, parse_rule
-from catchment.codecs.stage import FLOATS, Form, Stage
+from catchment.codecs.stage import Form, Stage
 from catchment.errors import ExperimentError, ProtocolError, WireError
 from catchment.exchange.message import Message, plain
 
 Memory = dict[str, Tensor]
-"""What one side keeps for one peer: `sent` and `received` (numbers of exchanges), `messages` (how many it sent, while
-that matters), all 0-dimensional int64; tensors `sent/NAME`, `received/NAME`, `KEY/NAME` for what stages remember."""
+"""What a client keeps for its next messages: `messages`, how many it sent, where a chain changes with their number, and
+of each tensor `KEY/NAME`, for what stages remember."""
+
+Refuses = Callable[[str, torch.dtype, torch.Size], str]  # why a coded tensor must not be decoded; "" if it may be
 
 
 @dataclass(frozen=True)
@@ -43,44 +45,29 @@ class Wire:
             for stage in rule.chain.stages:
                 if wire._stages[stage.name] is not type(stage):
                     raise ExperimentError(f'two stages in wire.codecs are named "{stage.name}"; rename one')
-        if wire._shares("up", "request") and wire.remembers("down"):
-            raise ExperimentError(
-                "wire.codecs has update upwards, and delta, feedback or a warm-up downwards: update needs the request "
-                "as it was decoded, which the server does not keep; use a codec without memory downwards, such as fp16"
-            )
         return wire
 
-    def touches(self, direction: Direction) -> bool:
-        """Whether there is a rule for this direction."""
-        return any(self._chains(direction))
-
-    def remembers(self, direction: Direction) -> bool:
-        """Whether a rule for this direction needs a memory."""
-        return any(chain.keys or chain.changes or "previous" in chain.shared for chain in self._chains(direction))
+    @cached_property
+    def remembers(self) -> bool:
+        """Whether clients remember something for their next messages."""
+        return any(rule.chain.remembers for rule in self.rules)
 
     def chain(self, name: str, direction: Direction) -> Chain | None:
         """The chain for a tensor of this name."""
         return next((rule.chain for rule in self.rules if rule.fits(name, direction)), None)
 
     def encode(
-        self,
-        message: Message,
-        direction: Direction,
-        memory: Memory,
-        *,
-        number: int,
-        base: Message | None = None,
-        peer_holds: int | None = None,
+        self, message: Message, direction: Direction, memory: Memory, base: Message | None = None
     ) -> tuple[Message, Memory]:
-        """What travels instead of a message, and the new memory of the sender.
+        """What is sent instead of a message, and the new memory of the sender.
 
-        `number` is the exchange's, `base` the request that is being answered as this side decoded it, and `peer_holds`
-        the number of the last message that the receiver is known to have decoded.
+        `base` is the request that is answered, as the sender decoded it.
         """
         if CODECS in message.scalars:
             raise ProtocolError(f'a scalar cannot be called "{CODECS}": that name says how a message is coded')
-        in_step = peer_holds is not None and _number(memory, "sent") == peer_holds
-        messages = (_number(memory, "messages") or 0) + 1
+        if not any(rule.direction in (None, direction) for rule in self.rules):
+            return message, memory
+        messages = int(memory.get("messages", 0)) + 1
         coded: dict[str, Coded] = {}
         for name, tensor in message.tensors.items():
             chain = self.chain(name, direction)
@@ -88,12 +75,10 @@ class Wire:
                 continue
             tensor = plain(tensor)
             known = {key: memory[f"{key}/{name}"] for key in chain.keys if f"{key}/{name}" in memory}
-            references = {
-                "request": base.tensors.get(name) if base is not None else None,
-                "previous": memory.get(f"sent/{name}") if in_step else None,
-            }
-            known |= {key: plain(t) for key, t in references.items() if key in chain.shared and _alike(t, tensor)}
-            form = chain.at(messages).encode(name, tensor, known, restore="previous" in chain.shared)
+            request = base.tensors.get(name) if base is not None else None
+            if chain.needs_request and _alike(request, tensor):
+                known["request"] = plain(request)
+            form = chain.at(messages).encode(name, tensor, known)
             if form is None or not (form.wanted or _saves(name, tensor, form)):
                 continue
             if twice := [f"{name}:{part}" for part in form.parts if f"{name}:{part}" in message.tensors]:
@@ -101,81 +86,30 @@ class Wire:
                     raise ProtocolError(f'"{name}" has to be coded, and "{twice[0]}" is also a tensor; rename one')
                 continue
             coded[name] = form
-        travelling = message
+        sent = message
         if coded:
             entries = {name: (_entry(form, message.tensors[name]), form.parts) for name, form in coded.items()}
-            travelling = assemble(message, entries, peer_holds)
-        if travelling.size() >= message.size() and not any(form.wanted for form in coded.values()):
-            travelling, coded = message, {}  # small messages: the header may cost more than the parts save
+            sent = assemble(message, entries)
+        if sent.size() >= message.size() and not any(form.wanted for form in coded.values()):
+            sent, coded = message, {}  # small messages: the header may cost more than the parts save
         memory = dict(memory)
-        if any(chain.changes for chain in self._chains(direction)):
+        if any(rule.chain.changes for rule in self.rules):
             memory["messages"] = torch.tensor(messages)
         for name, form in coded.items():
             memory |= {f"{key}/{name}": tensor for key, tensor in form.remembered.items()}
-        if self._shares(direction, "previous"):
-            received = {name: form.received for name, form in coded.items() if form.received is not None}
-            memory = self._remember(memory, "sent", direction, number, message.tensors | received)
-        return travelling, memory
+        return sent, memory
 
     def decode(
-        self,
-        message: Message,
-        direction: Direction,
-        memory: Memory,
-        *,
-        number: int,
-        base: Message | None = None,
-        refuses: Callable[[str, torch.dtype, torch.Size], str] | None = None,
-    ) -> tuple[Message, Memory]:
-        """The message that was coded, and the new memory of the receiver; `base` is the request that it answers.
+        self, message: Message, direction: Direction, base: Message | None = None, refuses: Refuses | None = None
+    ) -> Message:
+        """The message that was coded; `base` is the request that it answers.
 
         `refuses` is asked about the name, dtype and shape of each coded tensor before any memory is taken for it.
         """
-        decoded = message
-        if CODECS in message.scalars:
-            header = Header.parse(message.scalars[CODECS], self._stages)
-            scalars = {name: value for name, value in message.scalars.items() if name != CODECS}
-            decoded = Message(self._tensors(message, header, direction, memory, base, refuses), scalars)
-        if self._shares(direction, "previous"):
-            memory = self._remember(memory, "received", direction, number, decoded.tensors)
-        return decoded, memory
-
-    @cached_property
-    def _stages(self) -> dict[str, type[Stage]]:
-        """The stages that a message may name."""
-        return STAGES | {stage.name: type(stage) for rule in self.rules for stage in rule.chain.stages}
-
-    def _chains(self, direction: Direction) -> Iterator[Chain]:
-        return (rule.chain for rule in self.rules if rule.direction in (None, direction))
-
-    def _shares(self, direction: Direction, what: str) -> bool:
-        return any(what in chain.shared for chain in self._chains(direction))
-
-    def _remember(
-        self, memory: Memory, side: str, direction: Direction, number: int, tensors: dict[str, Tensor]
-    ) -> Memory:
-        """The memory with the tensors of this message, and of no earlier one, to take differences from.
-
-        They are copies, as the receiver of a message may change it in place.
-        """
-        memory = {key: value for key, value in memory.items() if not key.startswith(f"{side}/")}
-        memory[side] = torch.tensor(number)
-        for name, tensor in tensors.items():
-            chain = self.chain(name, direction)
-            if chain and "previous" in chain.shared and tensor.dtype in FLOATS:
-                memory[f"{side}/{name}"] = plain(tensor).clone()
-        return memory
-
-    def _tensors(
-        self,
-        message: Message,
-        header: Header,
-        direction: Direction,
-        memory: Memory,
-        base: Message | None,
-        refuses: Callable[[str, torch.dtype, torch.Size], str] | None,
-    ) -> dict[str, Tensor]:
-        """The tensors of the original message, in its order."""
+        if CODECS not in message.scalars:
+            return message
+        header = Header.parse(message.scalars[CODECS], self._stages)
+        scalars = {name: value for name, value in message.scalars.items() if name != CODECS}
         tensors: dict[str, Tensor] = {}
         for name, coded, parts in header.grouped(message):
             if name in tensors:
@@ -192,35 +126,25 @@ class Wire:
                         f"it went through {coded.chain}, the rule here says {allowed or 'nothing'}; both sides need "
                         "the same [wire] codecs"
                     )
-                known = _references(name, coded, header.against, memory, base)
-                tensors[name] = coded.chain.decode(parts, coded.contexts, known)
+                tensors[name] = coded.chain.decode(parts, coded.contexts, _known(name, coded, base))
             except WireError as error:
                 raise WireError(f'coded tensor "{name}": {error}') from None
-        return tensors
+        return Message(tensors, scalars)
+
+    @cached_property
+    def _stages(self) -> dict[str, type[Stage]]:
+        """The stages that a message may name."""
+        return STAGES | {stage.name: type(stage) for rule in self.rules for stage in rule.chain.stages}
 
 
-def _references(
-    name: str, coded: CodedTensor, against: int | None, memory: Memory, base: Message | None
-) -> dict[str, Tensor]:
-    """What both sides hold of a tensor, as far as its chain needs it."""
-    found: dict[str, Tensor] = {}
-    if "request" in coded.chain.shared:
-        request = base.tensors.get(name) if base is not None else None
-        if not _alike(request, coded.form):
-            raise WireError("a difference from the request came, but the request has no such tensor")
-        found["request"] = plain(request)
-    if "previous" in coded.chain.shared:
-        holds = _number(memory, "received")
-        if against is None or holds != against:
-            raise WireError(
-                f"a difference against message {against} came, but this side holds "
-                f"{'none' if holds is None else holds}; the sender must send it whole"
-            )
-        previous = memory.get(f"received/{name}")
-        if not _alike(previous, coded.form):
-            raise WireError(f"a difference against message {holds} came, which had no such tensor")
-        found["previous"] = plain(previous)
-    return found
+def _known(name: str, coded: CodedTensor, base: Message | None) -> dict[str, Tensor]:
+    """The tensor of the request, where a chain needs it."""
+    if not coded.chain.needs_request:
+        return {}
+    request = base.tensors.get(name) if base is not None else None
+    if not _alike(request, coded.form):
+        raise WireError("a difference from the request came, but the request has no such tensor")
+    return {"request": plain(request)}
 
 
 def _alike(found: Tensor | None, like: Tensor | Form) -> TypeGuard[Tensor]:
@@ -241,7 +165,3 @@ def _saves(name: str, tensor: Tensor, form: Coded) -> bool:
 def _cost(tensors: dict[str, Tensor]) -> int:
     layout = Message(tensors).layout
     return layout.nbytes + len(layout.header)
-
-
-def _number(memory: Memory, side: str) -> int | None:
-    return int(memory[side]) if side in memory else None

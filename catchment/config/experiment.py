@@ -47,7 +47,7 @@ from catchment.methods import METHODS
 from catchment.models import read_weights, server_for
 from catchment.names import resolve
 from catchment.privacy.inversion import ProbeSettings
-from catchment.robust import ATTACKS, Attack, AttackPlan, SignFlip
+from catchment.robust import ATTACKS, Attack, AttackPlan
 from catchment.robust.aggregators import AGGREGATORS, Aggregator, Mean
 from catchment.robust.inspection import Inspection
 from catchment.tasks import CLASSIFICATION
@@ -247,11 +247,6 @@ class Experiment:
             weights=weights,
         )
         check_precision(self.precision, world.device)
-        if isinstance(attack, SignFlip) and attack.around == "request" and world.wire.remembers("down"):
-            raise ExperimentError(
-                'attack.around is "request", which the server does not keep where wire.codecs has delta, feedback '
-                'or a warm-up downwards; set attack.around = "zero", or use a codec without memory'
-            )
         if attack is not None and attack.needs_honest and method.sends:
             raise ExperimentError(
                 f'attack.name is "{self.attack["name"]}", which is made from the honest replies to the same question, '

@@ -11,7 +11,6 @@ from typing import NamedTuple, Protocol
 
 from catchment.codecs import Wire
 from catchment.core.outcomes import Outcomes
-from catchment.core.session import uncoded_request
 from catchment.exchange.message import Message
 from catchment.exchange.request import Request
 from catchment.robust import AttackPlan
@@ -51,7 +50,7 @@ class AttackFilter:
                 honest[request.client] = message
             yield ReceivedReply(request, message)
         for place, (_, (request, own)) in enumerate(sorted(waiting.items())):
-            lie = self._plan.lie(own, honest, uncoded_request(self._wire, request), place, len(waiting))
+            lie = self._plan.lie(own, honest, self._wire.decode(request.body, "down"), place, len(waiting))
             if lie is not own:
                 numbers = self._plan.attack.numbers(len(honest), len(waiting))
                 outcomes.attacked(request, numbers, len(honest))

@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from catchment.codecs import Wire
 from catchment.core.expectations import Expectations
 from catchment.core.filters import ReceivedReply, ReplyFilter
 from catchment.core.inflight import Arrival
 from catchment.core.method import Method, contract
 from catchment.core.outcomes import Outcomes, reason
-from catchment.core.session import Sessions
+from catchment.core.stopwatch import Stopwatch
 from catchment.exchange.message import Message
 from catchment.exchange.payload import Payload
 from catchment.exchange.request import Request
@@ -39,14 +40,16 @@ class Reception:
         self,
         method: Method[Any],
         expectations: Expectations,
-        sessions: Sessions,
+        wire: Wire,
         outcomes: Outcomes,
         attack: ReplyFilter | None = None,
         inspection: ReplyFilter | None = None,
+        stopwatch: Stopwatch | None = None,
     ) -> None:
         self._method = type(method)
         self._expectations = expectations
-        self._sessions = sessions
+        self._wire = wire
+        self._stopwatch = stopwatch or Stopwatch()
         self._outcomes = outcomes
         self._filters = [step for step in (attack, self._check, inspection) if step is not None]
 
@@ -69,10 +72,16 @@ class Reception:
             (self._outcomes.failed if response.failed else self._outcomes.lost)(request, response.error)
             return ReceivedReply(request, None)
         try:
-            refuses = partial(self._expectations.refuses, request)
-            return ReceivedReply(request, self._sessions.decode_reply(request, response.body, refuses))
+            return ReceivedReply(request, self._decoded(request, response.body))
         except Exception as error:  # a client's bytes, whatever they do to the decoder
             return self._refused(request, reason(error))
+
+    def _decoded(self, request: Request, body: Message) -> Message:
+        if request.aside or not self._wire.rules:
+            return body
+        with self._stopwatch.during("wire"):
+            base = self._wire.decode(request.body, "down")
+            return self._wire.decode(body, "up", base, partial(self._expectations.refuses, request))
 
     def _check(self, replies: Iterable[ReceivedReply], outcomes: Outcomes) -> Iterator[ReceivedReply]:
         """Refuse replies that do not fit what is expected of their handler, architecture and request."""

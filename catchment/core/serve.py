@@ -12,7 +12,6 @@ from pathlib import Path
 
 from catchment.core.client import AVERAGE, Client
 from catchment.core.method import contract
-from catchment.core.session import Session
 from catchment.core.versions import ClientState, Versions
 from catchment.core.worker import WorkerCache
 from catchment.core.world import World
@@ -37,12 +36,12 @@ def serve(world: World, request: Request, versions: Versions | None, cache: Work
         state = versions.newest(request.sequence) if request.aside else versions.before(request)
     watched = [*request.body.tensors.values(), *(t for tensors in state.values() for t in tensors.values())]
     before = [t._version for t in watched]
-    session = Session(world.wire, state.pop(WIRE, {}))
+    wire, memory = world.wire, state.pop(WIRE, {})
     client = Client(world, request, state, cache, state.pop(AVERAGE, {}))
     try:
         kinds = contract(type(method), request.handler)
         draws = world.client_architecture(request.client).facts.draws
-        decoded = session.decode_request(request)
+        decoded = request.body if request.aside else wire.decode(request.body, "down")
         with seeded_globals(client.seed("global")) if draws else nullcontext():
             reply = getattr(method, request.handler)(client, kinds.request.unpack(decoded))
         if not isinstance(reply, kinds.reply):
@@ -53,10 +52,12 @@ def serve(world: World, request: Request, versions: Versions | None, cache: Work
             raise ProtocolError(
                 f"{request.handler} changed a tensor of its request or of client.state in place; clone it first"
             )
-        body = session.encode_reply(request, decoded, reply.pack(cache.settle))
+        body = reply.pack(cache.settle)
+        if not request.aside:
+            body, memory = wire.encode(body, "up", memory, decoded)
         if versions is not None and not request.aside:
             kept = _declared(client.state, method.persistent, cache)
-            own = {WIRE: session.memory, AVERAGE: {name: cache.settle(t) for name, t in client.average.items()}}
+            own = {WIRE: memory, AVERAGE: {name: cache.settle(t) for name, t in client.average.items()}}
             versions.keep(request, kept | {name: tensors for name, tensors in own.items() if tensors})
         elif client.state and versions is None:
             raise ProtocolError(f"{request.handler} filled client.state, but persistent declares nothing")

@@ -8,17 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from catchment.codecs import Memory, Wire
+from catchment.codecs import Wire
 from catchment.core.expectations import Expectations
 from catchment.core.filters import AttackFilter, InspectionFilter
 from catchment.core.inflight import Arrival, InFlight, InFlightSnapshot
 from catchment.core.method import Method, contract
 from catchment.core.outcomes import Outcomes
 from catchment.core.replies import Reception, Reply, ReplyObserver, ordered
-from catchment.core.session import Sessions
 from catchment.core.stopwatch import Stopwatch
 from catchment.core.transport import Transport
 from catchment.costs.ledger import Ledger
@@ -34,8 +32,6 @@ class TrafficSnapshot(InFlightSnapshot):
     """The traffic at a checkpoint."""
 
     counts: dict[str, int]
-    memories: Mapping[int, Memory] = field(default_factory=dict)  # of the codecs, by client
-    answered: Mapping[int, int] = field(default_factory=dict)  # by client: the last request that it has surely decoded
     profiles: Mapping[int, Profile] = field(default_factory=dict)  # of the inspection, by client
     standing: dict[str, Any] = field(default_factory=dict)  # of the clients
 
@@ -50,13 +46,11 @@ class Traffic:
         ledger: Ledger,
         *,
         wire: Wire | None = None,
-        directory: Path | None = None,
         expectations: Expectations | None = None,
         attack: AttackFilter | None = None,
         inspection: InspectionFilter | None = None,
         stopwatch: Stopwatch | None = None,
     ) -> None:
-        """`directory` is for what the codecs remember, if it is large."""
         self.round = 0
         self.watch: Callable[[list[Request]], None] | None = None  # sees what is sent
         self.observe: ReplyObserver | None = None
@@ -66,9 +60,12 @@ class Traffic:
         self._ledger = ledger
         self._expectations = expectations or Expectations.of(method, None)
         self._inspection = inspection
-        self._sessions = Sessions(wire or Wire(), directory, stopwatch)
-        self._reception = Reception(method, self._expectations, self._sessions, self.outcomes, attack, inspection)
-        self._inflight = InFlight(transport, self._book, stopwatch)
+        self._wire = wire or Wire()
+        self._stopwatch = stopwatch or Stopwatch()
+        self._reception = Reception(
+            method, self._expectations, self._wire, self.outcomes, attack, inspection, self._stopwatch
+        )
+        self._inflight = InFlight(transport, self._book, self._stopwatch)
 
     # ---- for the fleet ----
 
@@ -111,10 +108,7 @@ class Traffic:
                 )
             message = packed.get(id(body))
             if message is None:
-                message = self._sessions.encode_for_all(body.pack()) if training else body.pack()
-                packed[id(body)] = message
-            if training:
-                message = self._sessions.encode_for(client, message, self._inflight.sequence)
+                message = packed[id(body)] = self._coded(body.pack()) if training else body.pack()
             request = self._inflight.add(client, handler, self.round, purpose, message)
             self._ledger.book(client, "down", purpose, message, request.size())
             requests.append(request)
@@ -122,6 +116,12 @@ class Traffic:
             self.watch(requests)
         self._transport.push(requests)
         return requests
+
+    def _coded(self, body: Message) -> Message:
+        if not self._wire.rules:
+            return body
+        with self._stopwatch.during("wire"):
+            return self._wire.encode(body, "down", {})[0]
 
     def replies(self, requests: Sequence[Request], until: float, in_order: bool) -> Generator[Reply[Any]]:
         """The usable replies to these requests, as they arrive or in the order of the requests."""
@@ -144,7 +144,6 @@ class Traffic:
         if response.body is not None:
             named = response.body if self._expectations.knows(request, response.body) else Message({})
             self._ledger.book(request.client, "up", request.purpose, named, response.size())
-            self._sessions.answered(request)
         if late:
             self.outcomes.late(request)
 
@@ -175,8 +174,6 @@ class Traffic:
             **vars(self._inflight.snapshot()),
             counts=self.outcomes.counted(),
             standing={**self.outcomes.stood(), "samples": list(self._expectations.found.items())},
-            memories=self._sessions.memories,
-            answered=self._sessions.held,
             profiles=self._inspection.profiles if self._inspection else {},
         )
 
@@ -188,7 +185,6 @@ class Traffic:
         """Go on from a checkpoint: what was in flight is asked again, and not counted again."""
         self.outcomes.restore(snapshot.counts, snapshot.standing)
         self._expectations.found.update((client, samples) for client, samples in snapshot.standing.get("samples", ()))
-        self._sessions.restore(snapshot.memories, snapshot.answered)
         if self._inspection is not None:
             self._inspection.profiles = dict(snapshot.profiles)
         self._inflight.restore(snapshot)

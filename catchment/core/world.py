@@ -156,7 +156,7 @@ class World:
     @property
     def remembers(self) -> bool:
         """Whether clients keep anything between requests."""
-        return bool(self.method.persistent) or self.wire.remembers("up") or self.wire.remembers("down")
+        return bool(self.method.persistent) or self.wire.remembers
 
     def first_weights(self, client: int) -> Weights:
         """The first weights of a client's own model, on the CPU: other than those of other clients and the server."""

@@ -112,8 +112,8 @@ class FedCOM(OneModel):
     def quantised(self, client: Client, request: GlobalModel, reply: LocalParameters) -> Weights:
         """The trained parameters as the server gets them: from these the corrections of all clients sum to zero."""
         wire, base = client.world.wire, request.pack()
-        coded, _ = wire.encode(reply.pack(), "up", {}, number=client.round, base=base)
-        decoded, _ = wire.decode(coded, "up", {}, number=client.round, base=base)
+        coded, _ = wire.encode(reply.pack(), "up", {}, base)
+        decoded = wire.decode(coded, "up", base)
         return LocalParameters.unpack(decoded).weights
 
     def correction(self, client: Client, weights: Weights) -> Weights:

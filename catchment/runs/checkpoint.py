@@ -82,12 +82,10 @@ class Checkpoints:
         for number, (request, response, _) in enumerate(fleet.arrived):
             tensors[f"arrived/{number}/request"] = _bytes_tensor(request)
             tensors[f"arrived/{number}/response"] = _bytes_tensor(response)
-        memories = {client: flatten(memory, f"memory/{client}", tensors) for client, memory in fleet.memories.items()}
         profiles = {
             client: flatten(profile, f"profile/{client}", tensors) for client, profile in fleet.profiles.items()
         }
         meta["profiles"] = list(profiles.items())
-        meta["codecs"] = {"memories": list(memories.items()), "answered": list(fleet.answered.items())}
         message = FileContent(tensors, {"meta": json.dumps(meta)})
         write_atomically(self._directory / f"round-{round:06d}.safetensors", streamed(message, spools))
         self._needs[round] = set(self._clients.names)
@@ -127,7 +125,6 @@ class Checkpoints:
         ]
         clock = meta["clock"]
         transport = Snapshot(clock["now"], {int(s): t for s, t in clock["sent"]}, clients)
-        memories = {client: unflatten(form, tensors, None) for client, form in meta["codecs"]["memories"]}
         fleet = TrafficSnapshot(
             sequence=meta["fleet"]["sequence"],
             resumes=meta["fleet"]["life"],
@@ -135,8 +132,6 @@ class Checkpoints:
             standing=meta["fleet"].get("standing", {}),
             pending=pending,
             arrived=arrived,
-            memories=memories,
-            answered=dict(meta["codecs"]["answered"]),
             profiles={client: unflatten(form, tensors, None) for client, form in meta.get("profiles", ())},
             transport=transport,
         )

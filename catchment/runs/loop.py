@@ -89,7 +89,6 @@ class _Run:
             world.method,
             self.ledger,
             wire=world.wire,
-            directory=directory,
             expectations=self.expectations,
             attack=None if self.plan is None else AttackFilter(self.plan, world.wire),
             inspection=None if looks == "none" else InspectionFilter(experiment.inspection),

@@ -20,7 +20,7 @@ RULES = Wire.parse(
         "few=topk(0.05)+fp16",
         "flags=sparse",
         "up:weights=update+topk(0.1)+int8+zstd",
-        "up:change=delta+bf16",
+        "change=bf16",
         "up:gaps=topk(0.1,2)+golomb",
         "mask=golomb",
         "up:kernels=update+smartidx(0.1)+int8",
@@ -33,7 +33,6 @@ def noise(*shape: int, seed: int) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-FIRST = Message({"change": noise(400, seed=0)})
 BASE = Message({"weights": noise(30, 40, seed=1), "kernels": noise(12, 10, 3, 3, seed=9)})
 ORIGINAL = Message(
     {
@@ -52,14 +51,13 @@ ORIGINAL = Message(
     },
     {"loss": 1.5},
 )
-SENT, SENDER = RULES.encode(FIRST, "up", {}, number=1)
-RECEIVER = RULES.decode(SENT, "up", {}, number=1)[1]
-CODED = RULES.encode(ORIGINAL, "up", SENDER, number=2, base=BASE, peer_holds=1)[0]
+SENDER = {"messages": torch.tensor(1)}
+CODED = RULES.encode(ORIGINAL, "up", SENDER, base=BASE)[0]
 HEADER = json.loads(CODED.scalars[CODECS])
 
 
 def decode(message: Message) -> Message:
-    return RULES.decode(message, "up", RECEIVER, number=2, base=BASE)[0]
+    return RULES.decode(message, "up", base=BASE)
 
 
 def with_header(header: Any) -> Message:
@@ -70,7 +68,7 @@ def test_the_sample_uses_every_stage_and_is_sound():
     chains = [text.split("=")[1] for text in HEADER["chains"]]
     assert chains == [
         "int8", "int4+sparse", "int4+sparse+zstd", "topk(0.05)+fp16", "sparse", "update+topk(0.1)+int8+zstd",
-        "delta+bf16", f"topk({0.1 ** (2 / 3)})+golomb", "golomb", "update+smartidx(0.1)+int8", "sign",
+        "bf16", f"topk({0.1 ** (2 / 3)})+golomb", "golomb", "update+smartidx(0.1)+int8", "sign",
     ]  # fmt: skip
     decoded = decode(CODED)
     assert list(decoded.tensors) == list(ORIGINAL.tensors)
@@ -91,7 +89,6 @@ SPOILED = {
     "an unknown stage": ('{"chains":["float32=int9"],"tensors":[]}', 'unknown stage "int9"'),
     "stages in disorder": ('{"chains":["float32=zstd+int8"],"tensors":[]}', "has int8 after zstd"),
     "int8 of integers": ('{"chains":["int64=int8"],"tensors":[]}', "does nothing for int64"),
-    "against a text": ('{"chains":[],"tensors":[],"against":"7"}', "a coded message is a str; the number of a message"),
     "an item that is a number": ('{"chains":[],"tensors":[1]}', "item 0 of a coded message is not a chain, a shape"),
     "an item that is false": ('{"chains":[],"tensors":[false]}', "is not a chain, a shape"),
     "a chain that is not there": ('{"chains":["float32=int8"],"tensors":[[1,[4]]]}', "not there; there are 1"),
@@ -137,7 +134,7 @@ def test_parts_must_be_all_there_in_order_and_nothing_else():
 
 
 def test_two_tensors_cannot_have_one_name():
-    sent = RULES.encode(Message({"quantised": noise(500, seed=0)}), "up", {}, number=0)[0]
+    sent = RULES.encode(Message({"quantised": noise(500, seed=0)}), "up", {})[0]
     header = json.loads(sent.scalars[CODECS])
     header["tensors"].append(0)
     twice = Message({**sent.tensors, "quantised": torch.zeros(1)}, {CODECS: json.dumps(header)})
@@ -218,7 +215,7 @@ def test_parts_in_another_order(order, count):
 # ---- very many --------------------------------------------------------------------------------------------------
 
 SINGLES = [
-    RULES.encode(Message({name: tensor}), "up", SENDER, number=2, base=BASE, peer_holds=1)[0]
+    RULES.encode(Message({name: tensor}), "up", SENDER, base=BASE)[0]
     for name, tensor in ORIGINAL.tensors.items()
     if name != "plain"
 ]  # one tensor a message: many are decoded in a second

@@ -13,9 +13,9 @@ def test_what_is_not_sent_grows_and_starts_anew_where_it_was_sent():
     base, change = Message({"w": torch.zeros(100)}), torch.zeros(100)
     change[:3] = torch.tensor([4.0, 3.0, 1.0])
     memory, told, kept = {}, [], []
-    for number in range(3):
-        travelling, memory = wire.encode(Message({"w": change}), "up", memory, number=number, base=base)
-        told.append(wire.decode(travelling, "up", {}, number=number, base=base)[0].tensors["w"])
+    for _ in range(3):
+        travelling, memory = wire.encode(Message({"w": change}), "up", memory, base=base)
+        told.append(wire.decode(travelling, "up", base=base).tensors["w"])
         kept.append(memory)
     # 1: u = v = (4, 3, 1), 4 goes.   2: u = (4, 4.5, 1.5), v = (4, 7.5, 2.5), 7.5 goes.
     # 3: u = (6, 3, 1.75), v = (10, 3, 4.25), 10 goes.

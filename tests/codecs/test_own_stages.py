@@ -12,7 +12,6 @@ from worlds import experiment
 
 import catchment
 from catchment.codecs import CODECS, CannotCarry, Chain, Form, Rule, Stage, Wire, put
-from catchment.codecs.differences import Delta
 from catchment.codecs.lossless import Zstd
 from catchment.codecs.precision import Int8
 from catchment.codecs.selection import TopK
@@ -63,7 +62,7 @@ def mine(tmp_path, monkeypatch):
 
 
 def sent(wire: Wire, values: torch.Tensor = X, memory: dict | None = None) -> Message:
-    return wire.encode(Message({"x": values}), "up", memory or {}, number=0)[0]
+    return wire.encode(Message({"x": values}), "up", memory or {})[0]
 
 
 def chains(message: Message) -> list[str]:
@@ -78,7 +77,7 @@ def test_a_stage_is_named_in_a_rule_and_in_the_message(mine):
     travelling = sent(wire)
     assert chains(travelling) == [f"float32={mine}:Halves+zstd"]
     assert travelling.size() < 1000
-    assert torch.equal(wire.decode(travelling, "up", {}, number=0)[0].tensors["x"], (X * 2).round() / 2)
+    assert torch.equal(wire.decode(travelling, "up").tensors["x"], (X * 2).round() / 2)
 
 
 def test_options_are_written_in_the_order_of_the_fields(mine):
@@ -152,7 +151,7 @@ class Early(Noise):
 def test_a_stage_that_is_not_there_for_bytes_is_never_left_out(chain, count):
     wire = Wire.parse([Rule("x", chain)])
     travelling = sent(wire, torch.zeros(count))
-    decoded = wire.decode(travelling, "up", {}, number=0)[0].tensors
+    decoded = wire.decode(travelling, "up").tensors
     assert torch.equal(decoded["x"], torch.full((count,), 0.5))
 
 
@@ -162,20 +161,10 @@ def test_noise_of_which_the_receiver_need_not_know_costs_nothing():
     assert travelling.scalars == {}
 
 
-def test_differences_are_taken_from_what_was_sent_with_noise():
-    wire = Wire.parse([Rule("x", Chain(Delta(), Hidden(0.25)))])
-    message, memory = wire.encode(Message({"x": torch.zeros(4)}), "up", {}, number=0)
-    decoded, held = wire.decode(message, "up", {}, number=0)
-    assert decoded.tensors["x"].tolist() == [0.25] * 4
-    message, _ = wire.encode(Message({"x": torch.ones(4)}), "up", memory, number=1, peer_holds=0)
-    assert message.tensors["x:values"].tolist() == [1.0] * 4  # 1 - 0.25 + 0.25
-    assert wire.decode(message, "up", held, number=1)[0].tensors["x"].tolist() == [1.25] * 4
-
-
 def test_a_message_that_cannot_be_coded_is_not_sent_without_noise():
     message = Message({"x": X, "x:values": X})
     with pytest.raises(ProtocolError, match=r'^"x" has to be coded, and "x:values" is also a tensor; rename one$'):
-        Wire.parse([Rule("x", Chain(Noise()))]).encode(message, "up", {}, number=0)
+        Wire.parse([Rule("x", Chain(Noise()))]).encode(message, "up", {})
 
 
 # ---- from the other side ----------------------------------------------------------------------------------------
@@ -185,7 +174,7 @@ def test_a_message_does_not_make_this_side_import_anything(mine):
     header = {"chains": [f"float32={mine}:Halves"], "tensors": [[0, [4]]]}
     message = Message({"x:values": torch.zeros(4, dtype=torch.int8)}, {CODECS: json.dumps(header)})
     with pytest.raises(WireError, match=f'unknown stage "{mine}:Halves"'):
-        Wire.parse(["x=int8"]).decode(message, "up", {}, number=0)
+        Wire.parse(["x=int8"]).decode(message, "up")
     assert mine not in sys.modules
 
 
@@ -194,7 +183,7 @@ def test_other_options_than_those_of_the_rule_are_refused(mine):
     with pytest.raises(
         WireError, match=r"it went through mine_of_user:Halves\(4\), the rule here says mine_of_user:Halves;"
     ):
-        Wire.parse([f"x={mine}:Halves"]).decode(travelling, "up", {}, number=0)
+        Wire.parse([f"x={mine}:Halves"]).decode(travelling, "up")
 
 
 # ---- stages that misbehave --------------------------------------------------------------------------------------
@@ -295,7 +284,7 @@ ENCODING = {
 
 @pytest.mark.parametrize("kind", ENCODING, ids=lambda kind: kind.__name__)
 def test_a_stage_that_encodes_wrongly_is_named(kind):
-    wire = Wire.parse([Rule("x", Chain(TopK(0.1), kind()))])
+    wire = Wire.parse([Rule("x", Chain(TopK(0.1), kind()), "up")])
     with pytest.raises(ProtocolError, match=rf"^stage {__name__}:{kind.__name__} .*{ENCODING[kind]}"):
         sent(wire)
 
@@ -352,7 +341,7 @@ def test_a_message_that_a_stage_decodes_wrongly_is_refused_and_the_stage_named(k
     with pytest.raises(
         WireError, match=rf'^coded tensor "x": stage {__name__}:{kind.__name__} cannot decode: {DECODING[kind]}'
     ):
-        wire.decode(sent(wire), "up", {}, number=0)
+        wire.decode(sent(wire), "up")
 
 
 # ---- what a stage may have --------------------------------------------------------------------------------------
@@ -389,11 +378,11 @@ def test_a_stage_may_keep_a_number_of_values_that_stands_in_the_message():
     kept = int((X > 1).sum())
     assert json.loads(str(travelling.scalars[CODECS]))["tensors"] == [[0, [10, 100], kept]]
     assert len(travelling.tensors["x:values"]) == kept
-    decoded = wire.decode(travelling, "up", {}, number=0)[0].tensors["x"]
+    decoded = wire.decode(travelling, "up").tensors["x"]
     assert int((decoded > 0).sum()) == kept
     header = travelling.scalars[CODECS].replace(f",{kept}]", ",1001]")
     with pytest.raises(WireError, match="says that it keeps 1,001 of 1,000 values"):
-        wire.decode(Message(travelling.tensors, {CODECS: header}), "up", {}, number=0)
+        wire.decode(Message(travelling.tensors, {CODECS: header}), "up")
 
 
 @dataclass(frozen=True)
@@ -412,15 +401,15 @@ class Difference(Stage):
 
 
 def test_a_stage_may_remember_under_a_name_of_its_own():
-    wire = Wire.parse([Rule("x", Chain(Difference(), Int8()))])
-    assert (wire.remembers("up"), wire.touches("down")) == (True, True)
+    wire = Wire.parse([Rule("x", Chain(Difference(), Int8()), "up")])
+    assert wire.remembers
     values = X.clone()
-    travelling, memory = wire.encode(Message({"x": values}), "up", {}, number=0)
+    travelling, memory = wire.encode(Message({"x": values}), "up", {})
     assert list(memory) == [f"{__name__}:Difference.last/x"]
     assert chains(travelling) == ["float32=int8"]
     values.zero_()
     assert torch.equal(memory[f"{__name__}:Difference.last/x"], X)  # a copy of its own
-    again, _ = wire.encode(Message({"x": X}), "up", memory, number=1)
+    again, _ = wire.encode(Message({"x": X}), "up", memory)
     assert not again.tensors["x:values"].any()
 
 

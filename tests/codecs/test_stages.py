@@ -17,8 +17,8 @@ def chain_of(text):
 
 def sent(values, text):
     """A tensor on its way out; as it is if no stage helps."""
-    coded = chain_of(text).encode("x", values, {}, restore=True)
-    return coded or Coded(Chain(), {"values": values.reshape(-1)}, (), values, {})
+    coded = chain_of(text).encode("x", values, {})
+    return coded or Coded(Chain(), {"values": values.reshape(-1)}, (), {})
 
 
 def received(coded, dtype, shape):
@@ -33,7 +33,6 @@ def through(values, text):
     """Parts of a tensor, and what the receiver makes of them."""
     coded = sent(values, text)
     restored = received(coded, values.dtype, values.shape)
-    assert torch.equal(restored, coded.received)  # what the sender expects
     assert (restored.dtype, restored.shape) == (values.dtype, values.shape)
     return coded, restored
 

@@ -1,4 +1,4 @@
-"""Whole messages through the rules: what travels, what comes back, and what both sides remember."""
+"""Whole messages through the rules: what travels, what comes back, and what the sender remembers."""
 
 import json
 
@@ -8,7 +8,7 @@ from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
 from catchment.codecs import CODECS, Wire
-from catchment.errors import ExperimentError, ProtocolError, WireError
+from catchment.errors import ProtocolError, WireError
 from catchment.exchange.message import Message
 
 DTYPES = [
@@ -22,11 +22,11 @@ def noise(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def through(wire: Wire, message: Message, direction="up", *, number=0, base=None) -> tuple[Message, Message]:
+def through(wire: Wire, message: Message, direction="up", *, base=None) -> tuple[Message, Message]:
     """What travels and what comes out of it, without memory: by hand and by bytes alike."""
-    travelling, _ = wire.encode(message, direction, {}, number=number, base=base)
-    decoded, _ = wire.decode(travelling, direction, {}, number=number, base=base)
-    from_bytes = wire.decode(Message.from_bytes(travelling.to_bytes())[0], direction, {}, number=number, base=base)[0]
+    travelling, _ = wire.encode(message, direction, {}, base=base)
+    decoded = wire.decode(travelling, direction, base=base)
+    from_bytes = wire.decode(Message.from_bytes(travelling.to_bytes())[0], direction, base)
     assert_same(decoded, from_bytes)
     return travelling, decoded
 
@@ -68,9 +68,10 @@ def test_the_header_has_the_values_that_sparse_kept():
 @pytest.mark.parametrize("wire", [Wire(), Wire.parse(["down:x=fp16"]), Wire.parse(["y=fp16"])])
 def test_a_message_to_which_no_rule_applies_is_returned_as_it_is(wire):
     message = Message({"x": noise(1000)})
-    travelling, memory = wire.encode(message, "up", {}, number=1)
+    travelling, memory = wire.encode(message, "up", {})
     assert travelling is message
-    assert wire.decode(message, "up", memory, number=1) == (message, {})
+    assert memory == {}
+    assert wire.decode(message, "up") is message
 
 
 def test_what_would_not_become_smaller_is_left_as_it_is():
@@ -79,7 +80,7 @@ def test_what_would_not_become_smaller_is_left_as_it_is():
     assert list(travelling.tensors) == ["small", "large:ranges", "large:values", "none", "one"]
     assert torch.equal(decoded.tensors["small"], message.tensors["small"])
     only_small = Message({"small": noise(50)})  # int8 would save 150 bytes, a second part and the header cost more
-    assert Wire.parse(["*=int8"]).encode(only_small, "up", {}, number=0)[0] is only_small
+    assert Wire.parse(["*=int8"]).encode(only_small, "up", {})[0] is only_small
 
 
 @settings(deadline=None, max_examples=60)
@@ -88,7 +89,7 @@ def test_what_would_not_become_smaller_is_left_as_it_is():
 )
 def test_no_message_becomes_larger(sizes, chain):
     message = Message({f"x{index}": noise(size, seed=index) for index, size in enumerate(sizes)})
-    travelling, _ = Wire.parse([f"*={chain}"]).encode(message, "up", {}, number=0)
+    travelling, _ = Wire.parse([f"*={chain}"]).encode(message, "up", {})
     assert travelling.size() <= message.size()
     assert travelling is message or travelling.size() < message.size()
 
@@ -102,22 +103,22 @@ def test_int8_features_take_a_quarter_of_their_bytes():
 
 def test_the_header_of_many_tensors_is_short():
     message = Message({f"weights/stage.{index}.convolution.weight": noise(32, 16, 3, 3) for index in range(60)})
-    travelling, _ = Wire.parse(["weights/*=int8(0)"]).encode(message, "up", {}, number=0)
+    travelling, _ = Wire.parse(["weights/*=int8(0)"]).encode(message, "up", {})
     assert len(travelling.scalar_text) < 60 * 20 + 80  # of each [0,[32,16,3,3]] and a comma
 
 
 def test_integers_go_only_through_stages_that_lose_nothing():
     message = Message({"labels": torch.arange(5000) % 7, "mask": torch.zeros(5000, dtype=torch.bool)})
-    travelling, decoded = through(Wire.parse(["*=feedback+topk(0.1)+int8+sparse+zstd"]), message)
+    travelling, decoded = through(Wire.parse(["up:*=feedback+topk(0.1)+int8+sparse+zstd"]), message)
     assert json.loads(travelling.scalars[CODECS])["chains"] == ["int64=sparse+zstd", "bool=sparse+zstd"]
     assert_same(decoded, message)
-    assert Wire.parse(["*=fp16"]).encode(message, "up", {}, number=0)[0] is message
+    assert Wire.parse(["*=fp16"]).encode(message, "up", {})[0] is message
 
 
 def test_a_half_precision_tensor_is_not_cast():
     message = Message({"x": noise(5000).half()})
-    assert Wire.parse(["x=fp16"]).encode(message, "up", {}, number=0)[0] is message
-    assert Wire.parse(["x=bf16"]).encode(message, "up", {}, number=0)[0] is message
+    assert Wire.parse(["x=fp16"]).encode(message, "up", {})[0] is message
+    assert Wire.parse(["x=bf16"]).encode(message, "up", {})[0] is message
 
 
 def test_names_that_would_collide_with_parts_are_left_as_they_are():
@@ -130,14 +131,14 @@ def test_names_that_would_collide_with_parts_are_left_as_they_are():
 
 def test_the_name_of_the_header_is_taken():
     with pytest.raises(ProtocolError, match=r'a scalar cannot be called "\(codecs\)"'):
-        Wire().encode(Message({}, {CODECS: 1}), "up", {}, number=0)
+        Wire().encode(Message({}, {CODECS: 1}), "up", {})
 
 
 @pytest.mark.parametrize("chain", ["int8", "int4+sparse+zstd", "fp16", "topk(0.1)", "sparse+zstd"])
 def test_how_a_tensor_lies_in_memory_does_not_matter(chain):
     wire = Wire.parse([f"x={chain}"])
     x = noise(6, 8, 9, 10).relu()
-    expected = wire.encode(Message({"x": x}), "up", {}, number=0)[0].to_bytes()
+    expected = wire.encode(Message({"x": x}), "up", {})[0].to_bytes()
     odd = noise(12, 8, 9, 10)
     odd[::2] = x
     for same in (x.to(memory_format=torch.channels_last), odd[::2], x.clone().requires_grad_()):
@@ -149,7 +150,7 @@ def test_how_a_tensor_lies_in_memory_does_not_matter(chain):
 def test_nothing_given_is_changed():
     x = noise(400)
     message, memory = Message({"x": x.clone()}), {"residual/x": torch.ones(400)}
-    Wire.parse(["x=feedback+topk(0.1)+int8"]).encode(message, "up", memory, number=0)
+    Wire.parse(["up:x=feedback+topk(0.1)+int8"]).encode(message, "up", memory)
     assert torch.equal(message.tensors["x"], x)
     assert memory.keys() == {"residual/x"}
     assert torch.equal(memory["residual/x"], torch.ones(400))
@@ -193,20 +194,20 @@ def test_an_update_is_a_difference_from_the_request():
 def test_without_a_fitting_request_the_tensor_goes_whole(base):
     wire = Wire.parse(["up:w=update+feedback+topk(0.01)+fp16"])
     message = Message({"w": noise(300)})
-    travelling, memory = wire.encode(message, "up", {"residual/w": torch.ones(300)}, number=0, base=base)
+    travelling, memory = wire.encode(message, "up", {"residual/w": torch.ones(300)}, base=base)
     assert json.loads(travelling.scalars[CODECS])["chains"] == ["float32=fp16"]
     assert torch.equal(memory["residual/w"], torch.ones(300))  # waits for the next difference
-    decoded, _ = wire.decode(travelling, "up", {}, number=0)
+    decoded = wire.decode(travelling, "up")
     assert torch.equal(decoded.tensors["w"], message.tensors["w"].half().float())
 
 
 def test_an_update_without_its_request_is_refused():
     wire = Wire.parse(["up:w=update+fp16"])
     base = Message({"w": noise(300)})
-    travelling, _ = wire.encode(Message({"w": noise(300)}), "up", {}, number=0, base=base)
+    travelling, _ = wire.encode(Message({"w": noise(300)}), "up", {}, base=base)
     for wrong in (None, Message({}), Message({"w": noise(10, 30)})):
         with pytest.raises(WireError, match='coded tensor "w": a difference from the request came, but the request'):
-            wire.decode(travelling, "up", {}, number=0, base=wrong)
+            wire.decode(travelling, "up", base=wrong)
 
 
 def test_a_difference_that_is_not_finite_goes_whole_or_is_refused():
@@ -217,8 +218,8 @@ def test_a_difference_that_is_not_finite_goes_whole_or_is_refused():
     assert torch.equal(decoded.tensors["w"], message.tensors["w"].half().float())
     message.tensors["w"][5] = float("nan")
     with pytest.raises(ProtocolError, match=r"^w holds NaN or infinity, which topk cannot carry"):
-        Wire.parse(["up:w=update+topk(0.1)"]).encode(message, "up", {}, number=0, base=Message({"w": noise(300)}))
-    _, memory = Wire.parse(["w=feedback+fp16"]).encode(message, "up", {}, number=0)
+        Wire.parse(["up:w=update+topk(0.1)"]).encode(message, "up", {}, base=Message({"w": noise(300)}))
+    _, memory = Wire.parse(["up:w=feedback+fp16"]).encode(message, "up", {})
     assert memory == {}  # a residual with NaN would never go away
 
 
@@ -226,13 +227,13 @@ def test_a_difference_that_is_not_finite_goes_whole_or_is_refused():
 
 
 def test_what_topk_left_out_is_sent_later():
-    wire = Wire.parse(["x=feedback+topk(0.01)"])  # 1 of 100
+    wire = Wire.parse(["up:x=feedback+topk(0.01)"])  # 1 of 100
     x = torch.zeros(100)
     x[3], x[50] = 4.0, 3.0
     memory, received = {}, []
-    for number in range(3):
-        travelling, memory = wire.encode(Message({"x": x}), "up", memory, number=number)
-        received.append(wire.decode(travelling, "up", {}, number=number)[0].tensors["x"])
+    for _ in range(3):
+        travelling, memory = wire.encode(Message({"x": x}), "up", memory)
+        received.append(wire.decode(travelling, "up").tensors["x"])
         assert memory.keys() == {"residual/x"}
     # 4 against 3; then 4 against 3 + 3; then 4 + 4 against 3
     assert [got[[3, 50]].tolist() for got in received] == [[4, 0], [0, 6], [8, 0]]
@@ -243,155 +244,37 @@ def test_what_topk_left_out_is_sent_later():
     "rest", ["topk(0.1)", "int8", "int4", "fp16", "bf16", "topk(0.2)+int4+zstd", "int4+sparse+zstd"]
 )
 def test_all_that_was_received_and_the_residual_are_all_that_was_put_in(rest):
-    wire = Wire.parse([f"x=feedback+{rest}"])
+    wire = Wire.parse([f"up:x=feedback+{rest}"])
     memory, received, given_in = {}, torch.zeros(40, 20), torch.zeros(40, 20)
     for number in range(5):
         x = noise(40, 20, seed=number)
-        travelling, memory = wire.encode(Message({"x": x}), "up", memory, number=number)
-        received += wire.decode(travelling, "up", {}, number=number)[0].tensors["x"]
+        travelling, memory = wire.encode(Message({"x": x}), "up", memory)
+        received += wire.decode(travelling, "up").tensors["x"]
         given_in += x
     torch.testing.assert_close(received + memory["residual/x"], given_in, rtol=0, atol=1e-5)
     assert (received - given_in).abs().max() > 1e-4  # something was lost on the way
 
 
 def test_a_residual_of_another_shape_is_forgotten():
-    wire = Wire.parse(["x=feedback+fp16"])
-    _, memory = wire.encode(Message({"x": torch.ones(400)}), "up", {"residual/x": torch.ones(300)}, number=0)
+    wire = Wire.parse(["up:x=feedback+fp16"])
+    _, memory = wire.encode(Message({"x": torch.ones(400)}), "up", {"residual/x": torch.ones(300)})
     assert torch.equal(memory["residual/x"], torch.zeros(400))
 
 
 def test_residuals_of_tensors_that_are_not_in_the_message_stay():
-    wire = Wire.parse(["*=feedback+fp16"])
-    _, memory = wire.encode(Message({"x": torch.ones(400)}), "up", {"residual/y": torch.ones(3)}, number=0)
+    wire = Wire.parse(["up:*=feedback+fp16"])
+    _, memory = wire.encode(Message({"x": torch.ones(400)}), "up", {"residual/y": torch.ones(3)})
     assert memory.keys() == {"residual/x", "residual/y"}
-
-
-# ---- delta ------------------------------------------------------------------------------------------------------
-
-
-def test_a_delta_is_the_difference_from_what_the_receiver_has():
-    wire = Wire.parse(["x=delta+int8"])
-    first, second = torch.full((500,), 255.0), torch.full((500,), 255.0)
-    second[0] = 254.0
-    one, sender = wire.encode(Message({"x": first}), "down", {}, number=4)
-    assert json.loads(one.scalars[CODECS]) == {"chains": ["float32=int8"], "tensors": [[0, [500]]]}
-    _, receiver = wire.decode(one, "down", {}, number=4)
-    two, sender = wire.encode(Message({"x": second}), "down", sender, number=5, peer_holds=4)
-    assert json.loads(two.scalars[CODECS]) == {
-        "chains": ["float32=delta+int8"], "tensors": [[0, [500]]], "against": 4,
-    }  # fmt: skip
-    assert two.tensors["x:ranges"].tolist() == [-1, 0]
-    decoded, receiver = wire.decode(two, "down", receiver, number=5)
-    assert torch.equal(decoded.tensors["x"], second)
-    assert (int(sender["sent"]), int(receiver["received"])) == (5, 5)
-
-
-@pytest.mark.parametrize(
-    "rest", ["int8", "int4+sparse+zstd", "fp16", "bf16+zstd", "topk(0.1)+int8", "zstd", "sparse+zstd"]
-)
-def test_five_deltas_of_which_one_is_lost_stay_in_step_bit_for_bit(rest):
-    wire = Wire.parse([f"x=delta+{rest}", "y=delta+fp16"])
-    sender, receiver, holds, forms = {}, {}, None, []
-    x = noise(50, 20).relu()
-    for number in range(1, 6):
-        x = x + 0.1 * noise(50, 20, seed=number) * (x > 0)
-        message = Message({"x": x, "n": torch.arange(900), "y": noise(600, seed=number)})
-        travelling, sender = wire.encode(message, "up", sender, number=number, peer_holds=holds)
-        forms.append(json.loads(travelling.scalars[CODECS]).get("against"))
-        if number == 3:
-            continue  # lost
-        travelling = Message.from_bytes(travelling.to_bytes())[0]
-        decoded, receiver = wire.decode(travelling, "up", receiver, number=number)
-        holds = int(receiver["received"])
-        assert sender.keys() == {"sent", "sent/x", "sent/y"}
-        assert receiver.keys() == {"received", "received/x", "received/y"}
-        for name in ("x", "y"):
-            assert bits(sender[f"sent/{name}"]) == bits(receiver[f"received/{name}"]) == bits(decoded.tensors[name])
-        assert torch.equal(decoded.tensors["n"], message.tensors["n"])
-    assert forms == [None, 1, 2, None, 4]  # the fourth goes whole: the receiver holds 2, the sender has sent 3
-
-
-def test_errors_of_deltas_do_not_pile_up():
-    wire = Wire.parse(["x=delta+int8"])
-    sender, receiver, x = {}, {}, noise(1000)
-    for number in range(30):
-        travelling, sender = wire.encode(Message({"x": x}), "up", sender, number=number, peer_holds=number - 1)
-        decoded, receiver = wire.decode(travelling, "up", receiver, number=number)
-        step = (travelling.tensors["x:ranges"][1] - travelling.tensors["x:ranges"][0]) / 255
-        assert (decoded.tensors["x"] - x).abs().max() <= 0.51 * step + 1e-6
-        x = x + 0.01 * noise(1000, seed=number)
-
-
-@pytest.mark.parametrize("other", [torch.zeros(500, dtype=torch.float64), torch.zeros(20, 25)])
-def test_a_tensor_that_changed_its_form_goes_whole(other):
-    wire = Wire.parse(["x=delta+int8"])
-    _, memory = wire.encode(Message({"x": torch.zeros(500)}), "up", {}, number=1)
-    travelling, _ = wire.encode(Message({"x": other}), "up", memory, number=2, peer_holds=1)
-    assert "delta" not in travelling.scalars[CODECS]
-
-
-def test_a_tensor_that_the_last_message_did_not_have_goes_whole():
-    wire = Wire.parse(["x=delta+int8"])
-    _, memory = wire.encode(Message({"x": torch.zeros(500)}), "up", {}, number=1)
-    _, memory = wire.encode(Message({"z": torch.zeros(2)}), "up", memory, number=2, peer_holds=1)
-    assert memory.keys() == {"sent"}
-    travelling, _ = wire.encode(Message({"x": noise(500)}), "up", memory, number=3, peer_holds=2)
-    assert "delta" not in travelling.scalars[CODECS]
-
-
-def test_a_tensor_that_went_as_it_is_serves_the_next_delta_too():
-    wire = Wire.parse(["x=delta+zstd"])
-    x = noise(500)
-    first, sender = wire.encode(Message({"x": x[:3]}), "up", {}, number=1)
-    decoded, receiver = wire.decode(first, "up", {}, number=1)
-    assert torch.equal(sender["sent/x"], x[:3])
-    assert torch.equal(receiver["received/x"], x[:3])
-    decoded.tensors["x"].zero_()  # what is remembered is nobody else's
-    assert torch.equal(receiver["received/x"], noise(500)[:3])
-
-
-def test_directions_have_memories_of_their_own():
-    wire = Wire.parse(["x=delta+fp16"])
-    message = Message({"x": noise(500)})
-    _, memory = wire.encode(message, "up", {}, number=1)
-    _, memory = wire.decode(message, "down", memory, number=2)
-    assert memory.keys() == {"sent", "sent/x", "received", "received/x"}
-    assert (int(memory["sent"]), int(memory["received"])) == (1, 2)
-    assert memory["sent"].dtype == torch.int64
-
-
-def test_a_delta_against_what_this_side_does_not_hold_is_refused():
-    wire = Wire.parse(["x=delta+fp16"])
-    message = Message({"x": noise(500)})
-    _, sender = wire.encode(message, "up", {}, number=7)
-    travelling, _ = wire.encode(message, "up", sender, number=8, peer_holds=7)
-    memory = {"received": torch.tensor(5), "received/x": noise(500)}
-    with pytest.raises(
-        WireError,
-        match='"x": a difference against message 7 came, but this side holds 5; the sender must send it whole',
-    ):
-        wire.decode(travelling, "up", memory, number=8)
-    with pytest.raises(WireError, match="this side holds none"):
-        wire.decode(travelling, "up", {}, number=8)
-    for other in ({}, {"received/x": noise(499)}):
-        with pytest.raises(WireError, match="a difference against message 7 came, which had no such tensor"):
-            wire.decode(travelling, "up", {"received": torch.tensor(7), **other}, number=8)
 
 
 # ---- other sides ------------------------------------------------------------------------------------------------
 
 
 def test_stages_that_the_rules_here_do_not_have_are_refused():
-    travelling, _ = Wire.parse(["x=int8"]).encode(Message({"x": noise(500)}), "up", {}, number=0)
+    travelling, _ = Wire.parse(["x=int8"]).encode(Message({"x": noise(500)}), "up", {})
     for rules, said in ([], "nothing"), (["x=int4"], "int4"), (["x=int8(0)"], r"int8\(0\)"):
         with pytest.raises(WireError, match=f"it went through int8, the rule here says {said}; both sides need"):
-            Wire.parse(rules).decode(travelling, "up", {}, number=0)
-
-
-def test_update_upwards_does_not_go_with_a_memory_downwards():
-    with pytest.raises(ExperimentError, match="use a codec without memory downwards"):
-        Wire.parse(["up:weights/*=update+int8(0)", "down:weights/*=delta+int8(0)"])
-    Wire.parse(["up:weights/*=update+int8(0)", "down:weights/*=int8(0)"])
+            Wire.parse(rules).decode(travelling, "up")
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.int64, torch.uint8])
@@ -409,10 +292,10 @@ def sent_over(rule: str, changes: list[Tensor]) -> tuple[list[Tensor], list[dict
     """What the receiver is told of each change, and what the sender keeps after it; the base is always zero."""
     wire, base = Wire.parse([rule]), Message({"w": torch.zeros_like(changes[0])})
     memory, told, kept = {}, [], []
-    for number, change in enumerate(changes):
-        travelling, memory = wire.encode(Message({"w": change}), "up", memory, number=number, base=base)
+    for change in changes:
+        travelling, memory = wire.encode(Message({"w": change}), "up", memory, base=base)
         assert CODECS in travelling.scalars
-        told.append(wire.decode(travelling, "up", {}, number=number, base=base)[0].tensors["w"])
+        told.append(wire.decode(travelling, "up", base=base).tensors["w"])
         kept.append(memory)
     return told, kept
 
@@ -438,10 +321,10 @@ def test_a_warm_up_sends_more_at_first():
 
 
 def test_a_share_below_that_of_the_rule_is_refused():
-    loose, strict = Wire.parse(["w=topk(0.01)"]), Wire.parse(["w=topk(0.05,3)"])
-    travelling, _ = loose.encode(Message({"w": noise(1000)}), "up", {}, number=0)
+    loose, strict = Wire.parse(["w=topk(0.01)"]), Wire.parse(["up:w=topk(0.05,3)"])
+    travelling, _ = loose.encode(Message({"w": noise(1000)}), "up", {})
     with pytest.raises(WireError, match=r"went through topk\(0.01\), the rule here says topk\(0.05,3\)"):
-        strict.decode(travelling, "up", {}, number=0)
+        strict.decode(travelling, "up")
 
 
 def test_a_tensor_that_the_request_did_not_have_goes_whole():

@@ -15,7 +15,6 @@ from catchment.core.inflight import Arrival
 from catchment.core.method import on_client
 from catchment.core.outcomes import Outcomes
 from catchment.core.replies import Reception, Reply, ordered
-from catchment.core.session import Sessions
 from catchment.exchange.message import Message
 from catchment.exchange.payload import Payload
 from catchment.exchange.request import Request, Response
@@ -50,7 +49,7 @@ def number(value: float) -> Message:
 def reception(**filters) -> tuple[Reception, Outcomes]:
     outcomes = Outcomes()
     expectations = Expectations.of(Quiz(), None)
-    return Reception(Quiz(), expectations, Sessions(Wire()), outcomes, **filters), outcomes
+    return Reception(Quiz(), expectations, Wire(), outcomes, **filters), outcomes
 
 
 def values(replies) -> list:

@@ -383,9 +383,7 @@ def filled(directory) -> Spool:
 
 def test_a_spool_in_a_state_comes_back_from_a_checkpoint(tmp_path):
     directory = tmp_path / "checkpoints"
-    fleet = TrafficSnapshot(
-        sequence=1, resumes=0, counts={}, pending=[], arrived=[], memories={}, answered={}, transport=Snapshot(0.0)
-    )
+    fleet = TrafficSnapshot(sequence=1, resumes=0, counts={}, pending=[], arrived=[], transport=Snapshot(0.0))
     Checkpoints(directory).save(1, {"features": filled(tmp_path), "n": 3}, fleet, {})
     fresh = {"features": Spool(tmp_path), "n": 0}
     fresh["features"].put(77, A)

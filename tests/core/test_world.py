@@ -56,7 +56,7 @@ def test_public_labels_must_be_there():
     [
         ({}, False),
         ({"method": Keeps()}, True),
-        ({"wire": Wire.parse(["up:x=delta+fp16"])}, True),
+        ({"wire": Wire.parse(["up:x=feedback+fp16"])}, True),
         ({"wire": Wire.parse(["x=fp16"])}, False),
     ],
 )

@@ -38,7 +38,7 @@ WHOLE += ("models_of_users:dropout", "models_of_users:tied", "combining:einsum")
 HALVES = ("resnet10", "half(1,1,1)", "models_of_users:flat_half")
 PATTERNS = ("*", "weights/*", "weights", "features", "logits", "*logits", "masks/*", "buffers/*", "nothing")
 STAGES = (
-    ("delta", "update"), ("feedback", "momentum(0.9)"), ("topk(0.1)", "topk(0.01,2)", "smartidx(0.1)"),
+    ("update",), ("feedback", "momentum(0.9)"), ("topk(0.1)", "topk(0.01,2)", "smartidx(0.1)"),
     ("fp16", "bf16", "int8", "int8(0)", "int4", "sign"), ("sparse", "golomb"), ("zstd", "zstd(9)"),
 )  # fmt: skip
 PARTITIONS: tuple[dict[str, Any], ...] = (

@@ -27,7 +27,6 @@ from catchment.codecs import Wire
 from catchment.codecs.lossless import zstd
 from catchment.core.expectations import Expectations
 from catchment.core.method import contract
-from catchment.core.session import Session
 from catchment.core.world import World
 from catchment.engines.inprocess import InProcess
 from catchment.errors import ProtocolError, WireError
@@ -94,9 +93,7 @@ def _spoiled(way: Any, response: Response, bodies: dict[str, Message]) -> Callab
 def _reply_reader(world: World, expectations: Expectations, request: Request) -> Callable[[Raw], str]:
     """What the server does with the bytes of a reply before the method sees it."""
     reply = contract(type(world.method), request.handler).reply
-    base = request.body
-    if world.wire.touches("down") and not request.aside:
-        base = Session(world.wire).decode_request(request)
+    base = _decoded(world, request)
 
     def read(raw: Raw) -> str:
         try:
@@ -104,9 +101,8 @@ def _reply_reader(world: World, expectations: Expectations, request: Request) ->
             if body is None:
                 return REFUSED
             expectations.knows(request, body)
-            if world.wire.touches("up") and not request.aside:
-                refuses = partial(expectations.refuses, request)
-                body, _ = world.wire.decode(body, "up", {}, number=request.sequence, base=base, refuses=refuses)
+            if not request.aside:
+                body = world.wire.decode(body, "up", base, partial(expectations.refuses, request))
             if expectations.misfit(request, body):
                 return REFUSED
             reply.unpack(body)
@@ -123,7 +119,7 @@ def _request_reader(world: World) -> Callable[[Raw], str]:
     def read(raw: Raw) -> str:
         try:
             request = Request.from_bytes(raw)
-            contract(type(world.method), request.handler).request.unpack(Session(world.wire).decode_request(request))
+            contract(type(world.method), request.handler).request.unpack(_decoded(world, request))
         except (WireError, ProtocolError):
             return REFUSED
         return TAKEN
@@ -131,10 +127,14 @@ def _request_reader(world: World) -> Callable[[Raw], str]:
     return read
 
 
+def _decoded(world: World, request: Request) -> Message:
+    return request.body if request.aside else world.wire.decode(request.body, "down")
+
+
 RULES = Wire.parse(
     [
         "quantised=int8", "nibbles=int4+sparse", "squeezed=int8+zstd", "thin=int4+sparse+zstd", "few=topk(0.05)+fp16",
-        "fewer=topk(0.01)+zstd", "flags=sparse", "up:weights/*=update+topk(0.1)+int8+zstd", "up:change=delta+bf16",
+        "fewer=topk(0.01)+zstd", "flags=sparse", "up:weights/*=update+topk(0.1)+int8+zstd", "change=bf16",
         "up:gaps=topk(0.1,2)+golomb", "mask=golomb", "up:kernels=update+smartidx(0.1)+int8",
         "signs=sign",
     ]
@@ -148,7 +148,6 @@ def coded_target() -> Target:
     def noise(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=draw)
 
-    first = Message({"change": noise(400)})
     base = Message({"weights/a": noise(30, 40), "weights/b": noise(300), "kernels": noise(12, 10, 3, 3)})
     whole = Message(
         {
@@ -160,9 +159,7 @@ def coded_target() -> Target:
         },
         {"loss": 1.5},
     )  # fmt: skip
-    sent, sender = RULES.encode(first, "up", {}, number=1)
-    _, receiver = RULES.decode(sent, "up", {}, number=1)
-    coded, _ = RULES.encode(whole, "up", sender, number=2, base=base, peer_holds=1)
+    coded, _ = RULES.encode(whole, "up", {"messages": torch.tensor(1)}, base)
     forms = {name: (tensor.dtype, tensor.shape) for name, tensor in whole.tensors.items()}
 
     def refuses(name: str, dtype: torch.dtype, shape: torch.Size) -> str:
@@ -173,7 +170,7 @@ def coded_target() -> Target:
             body = Response.from_bytes(raw).body
             if body is None:
                 return REFUSED
-            decoded, _ = RULES.decode(body, "up", receiver, number=2, base=base, refuses=refuses)
+            decoded = RULES.decode(body, "up", base, refuses)
         except WireError:
             return REFUSED
         return TAKEN if {n: (t.dtype, t.shape) for n, t in decoded.tensors.items()} == forms else REFUSED

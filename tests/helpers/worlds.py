@@ -53,13 +53,13 @@ METHODS: dict[str, dict[str, Any]] = {
     "fedgkt, coded": {
         "method": {"name": "fedgkt"},
         "models": {"client": "cnn", "server": "resnet10"},
-        "wire": {"codecs": ["features=delta+int4+sparse+zstd", "down:logits=delta+int8(0)", "logits=fp16"]},
+        "wire": {"codecs": ["features=int4+sparse+zstd", "down:logits=int8(0)", "logits=fp16"]},
     },
     "fedgkt, frozen": {
         "method": {"name": "fedgkt", "freeze_after": 1, "edge": "model", "mirror": True, "shift": 1},
         "models": {"client": ["cnn", "resnet4(16,2,1)"], "server": "resnet10"},
         "data": {"augment": ["crop", "flip"]},
-        "wire": {"codecs": ["features=int4+zstd", "mirrored=int8+zstd", "down:logits=delta+int8(0)"]},
+        "wire": {"codecs": ["features=int4+zstd", "mirrored=int8+zstd", "down:logits=int8(0)"]},
         "evaluation": {"average": 0.9},
     },
     "fedgkt, frozen, asynchronous": {

@@ -222,12 +222,6 @@ def test_mistakes_in_a_file(table, message):
         experiment("fedavg", attack=table).build_world()
 
 
-def test_flipping_around_a_request_that_the_server_does_not_keep():
-    more = {"attack": {"name": "sign-flip"}, "wire": {"codecs": ["down:weights/*=delta+int8"]}}
-    with pytest.raises(ExperimentError, match="delta, feedback or a warm-up downwards"):
-        experiment("fedavg", **more).build_world()
-
-
 @pytest.mark.parametrize("attack", ["lie", "ofom", "paf"])
 def test_attackers_of_an_asynchronous_method_cannot_see_the_others(attack):
     with pytest.raises(

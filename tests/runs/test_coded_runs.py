@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from worlds import TROUBLE, experiment
 
 import catchment
-from catchment.core import session
 
 
 def run(tmp_path, name, codecs, **more):
@@ -41,31 +38,11 @@ def test_a_lossy_chain_changes_results(tmp_path):
     assert coded["fingerprint"] != whole["fingerprint"]
 
 
-def test_lost_replies_leave_both_sides_in_step(tmp_path):
-    """After a loss the next message goes whole: no difference ever meets another base."""
-    e = experiment("fedgkt, coded", rounds=8, participation={"fraction": 1.0}, **TROUBLE)
+def test_after_lost_replies_both_sides_understand_each_other(tmp_path):
+    e = experiment("fedavg, coded", rounds=8, participation={"fraction": 1.0}, **TROUBLE)
     result = catchment.run(e, out=tmp_path / "run")
     assert result["lost"] > 3
     assert result["failed"] == 0
-
-
-def test_differences_are_sent_once_both_sides_have_something_to_differ_from(tmp_path):
-    """A client that does not learn sends the same features again: their difference is nothing."""
-    still = {"client": {"name": "sgd", "lr": 1e-12}}
-    run(tmp_path / "run", "fedgkt", ["features=delta+zstd"], optimizer=still, participation={"fraction": 1.0})
-    rows = [json.loads(line) for line in (tmp_path / "run" / "ledger.jsonl").read_text().splitlines()]
-
-    def features(row):
-        return sum(
-            size * len(entry["clients"])
-            for entry in row["entries"]
-            for name, size in entry["tensors"].items()
-            if name.startswith("features")
-        )
-
-    first, *later = map(features, rows)
-    assert first > 200_000
-    assert all(size < first / 2 for size in later)
 
 
 def test_error_feedback_survives_in_the_clients_state(tmp_path):
@@ -77,11 +54,3 @@ def test_error_feedback_survives_in_the_clients_state(tmp_path):
     assert few["bytes_by_field"]["up"]["weights"] < 0.3 * whole["bytes_by_field"]["up"]["weights"]
     assert few["fingerprint"] != lost["fingerprint"]
     assert few["accuracy"] > 0.5
-
-
-def test_what_codecs_remember_may_be_on_the_disk(tmp_path, monkeypatch):
-    in_memory = catchment.run(experiment("fedgkt, coded"), out=tmp_path / "memory")
-    monkeypatch.setattr(session, "LARGE", 1)
-    on_disk = catchment.run(experiment("fedgkt, coded"), out=tmp_path / "disk")
-    assert on_disk["fingerprint"] == in_memory["fingerprint"]
-    assert on_disk["bytes"] == in_memory["bytes"]
