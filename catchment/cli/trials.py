@@ -20,6 +20,7 @@ from catchment.config.experiment import Experiment
 from catchment.config.tables import changed
 from catchment.errors import UserError
 from catchment.files import write_atomically
+from catchment.planning.advice import with_method
 from catchment.report import human_bytes, human_seconds
 from catchment.report.showing import MISSING, shortened
 from catchment.studies.candidates import find_facts
@@ -111,6 +112,11 @@ def _write(
     changes["name"] = f"{experiment.name}-{re.sub('[^a-z0-9]+', '-', trial.method.lower())}"
     if other:
         changes["method.name"] = trial.method
+        made = with_method(experiment, trial.method)
+        if made.wire.codecs != experiment.wire.codecs:
+            changes["wire.codecs"] = list(made.wire.codecs)
+        if made.models.server not in (None, experiment.models.server):
+            changes["models.server"] = made.models.server
     if trial.rate != experiment.optimizer.client.lr:
         changes["optimizer.client.lr"] = trial.rate
     path = file.with_name(f"{file.stem}-advised.toml")

@@ -160,12 +160,9 @@ class Experiment:
         for key, thing in built.items():
             options = {} if thing is None else plain(dataclasses.asdict(thing))
             table[key] = {"name": getattr(self, key).get("name", _DEFAULTS[key]), **options}
-        method = built["method"]
-        table["evaluation"].setdefault("average", method.moving_average)
-        if self.models.server is None and (method.takes_features or method.needs_server_model):
-            clients = (self.models.client,) if isinstance(self.models.client, str) else self.models.client
-            if (chosen := server_for(clients, half=method.takes_features)) is not None:
-                table["models"]["server"] = chosen
+        table["evaluation"].setdefault("average", built["method"].moving_average)
+        if self.models.server is None and (chosen := self.default_server()) is not None:
+            table["models"]["server"] = chosen
         return typing.cast(dict[str, Any], table)
 
     def to_toml(self) -> str:
@@ -173,6 +170,14 @@ class Experiment:
         return tomli_w.dumps(self.to_dict())
 
     # ---- to things that run ----
+
+    def default_server(self) -> str | None:
+        """The server's model if none is named: one that goes with the clients', if the method needs one."""
+        method = self.build_method()
+        if not (method.takes_features or method.needs_server_model):
+            return None
+        clients = (self.models.client,) if isinstance(self.models.client, str) else self.models.client
+        return server_for(clients, half=method.takes_features)
 
     def build_method(self) -> Method[Any]:
         """The method with its hyper-parameters."""

@@ -20,6 +20,11 @@ def check_rules(rules: Iterable[Rule], method: type[Method[Any]], name: str) -> 
         _check(rule.pattern, rule.direction, f'codec rule "{rule}"', method, name)
 
 
+def is_about(rule: Rule, method: type[Method[Any]]) -> bool:
+    """Whether a codec rule is about something that a method sends."""
+    return _is_about(rule.pattern, rule.direction, method)
+
+
 def check_fields(patterns: Iterable[str], method: type[Method[Any]], name: str, where: str) -> None:
     """Refuse patterns that are about nothing that clients send; `where` begins the sentence."""
     for pattern in patterns:
@@ -27,12 +32,15 @@ def check_fields(patterns: Iterable[str], method: type[Method[Any]], name: str, 
 
 
 def _check(pattern: str, direction: Direction | None, where: str, method: type[Method[Any]], name: str) -> None:
-    sent = {way: _sent(method, way) for way in BOTH}
-    ways = BOTH if direction is None else (direction,)
-    if pattern == "*" or any(_about(pattern, field) for way in ways for field in sent[way].values()):
+    if _is_about(pattern, direction, method):
         return
-    known = "; ".join(f"{way} go {', '.join(sent[way]) or 'no tensors'}" for way in BOTH)
+    known = "; ".join(f"{way} go {', '.join(_sent(method, way)) or 'no tensors'}" for way in BOTH)
     raise ExperimentError(f"{where} names nothing that {name} sends{f' {direction}' if direction else ''}: {known}")
+
+
+def _is_about(pattern: str, direction: Direction | None, method: type[Method[Any]]) -> bool:
+    ways = BOTH if direction is None else (direction,)
+    return pattern == "*" or any(_about(pattern, field) for way in ways for field in _sent(method, way).values())
 
 
 def _about(pattern: str, field: Field) -> bool:

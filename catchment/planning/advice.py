@@ -16,7 +16,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from catchment.codecs import parse_rule
 from catchment.config.experiment import Experiment
+from catchment.core.patterns import is_about
 from catchment.data.sources import WITH_BOXES
 from catchment.errors import CatchmentError
 from catchment.methods import METHODS
@@ -144,13 +146,23 @@ def _names(experiment: Experiment) -> list[str]:
 
 
 def with_method(experiment: Experiment, name: str) -> Experiment:
-    """The experiment with another method at its defaults; the method of the experiment keeps its options."""
+    """The experiment with another method at its defaults; the method of the experiment keeps its options.
+
+    Settings that only the experiment's method understands are left behind: its own defaults, and codec rules for what
+    the other does not send.
+    """
     if name == experiment.method["name"]:
         return experiment
-    evaluation = experiment.evaluation
-    if evaluation.average == experiment.build_method().moving_average:  # the default of a method is not that of another
+    other = dataclasses.replace(experiment, method={"name": name})
+    sends = type(other.build_method())
+    codecs = tuple(rule for rule in experiment.wire.codecs if is_about(parse_rule(rule), sends))
+    evaluation, models = experiment.evaluation, experiment.models
+    if evaluation.average == experiment.build_method().moving_average:
         evaluation = dataclasses.replace(evaluation, average=None)
-    return dataclasses.replace(experiment, method={"name": name}, evaluation=evaluation)
+    if models.server in (None, experiment.default_server()):
+        models = dataclasses.replace(models, server=other.default_server())
+    wire = dataclasses.replace(experiment.wire, codecs=codecs)
+    return dataclasses.replace(other, evaluation=evaluation, models=models, wire=wire)
 
 
 def _tried(experiment: Experiment, name: str, seconds: float) -> Advised:

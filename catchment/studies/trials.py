@@ -163,14 +163,13 @@ class Trials:
         self.not_tried = {one.method: one.why_not for one in facts.candidates if one.why_not}
         all_sizes = sizes(experiment, facts.train)
         self.smallest = all_sizes[-1]
-        candidates = list(self._affordable())
+        candidates = [one for one in facts.candidates if not one.why_not and self._is_affordable(one)]
         rate = experiment.optimizer.client.lr
         self.baselines = [Trial(one, rate) for one in candidates if one.baseline]
         methods = [one for one in candidates if not one.baseline]
         self.trials = [Trial(one, float(f"{rate * times:.3g}")) for times in RATES for one in methods]
         if not self.trials:
-            why = "; ".join(f"{method}: {why}" for method, why in self.not_tried.items())
-            raise ExperimentError(f"there is no method to try. {why}")
+            raise self._nothing()
         self.finalists = min(FINALISTS, len(methods))
         self.size = next((size for size in all_sizes if self._estimate(size) <= seconds), self.smallest)
         self.seeds = [experiment.seed + number for number in range(SEEDS)]
@@ -181,20 +180,28 @@ class Trials:
 
     # ---- what is tried, and how large it is ----
 
-    def _affordable(self) -> Iterator[Candidate]:
-        """The candidates whose smallest trial leaves time for others."""
-        for one in self.facts.candidates:
-            if one.why_not:
-                continue
-            takes = self._takes(one, self.smallest, self.smallest.rounds)
-            if takes <= LARGEST * self.seconds:
-                yield one
-                continue
-            needed = math.ceil(takes / LARGEST / 60)
+    def _smallest(self, one: Candidate) -> float:
+        """Seconds for the smallest trial."""
+        return self._takes(one, self.smallest, self.smallest.rounds)
+
+    def _is_affordable(self, one: Candidate) -> bool:
+        """Whether the smallest trial leaves time for others."""
+        takes = self._smallest(one)
+        if takes > LARGEST * self.seconds:
             self.not_tried[one.method] = (
-                f"even a small trial of it would take about {human_seconds(takes)}: give --try {needed}m, or make its "
-                "rounds shorter"
+                f"even a small trial of it would take about {human_seconds(takes)}: {_more_time(takes)}"
             )
+        return takes <= LARGEST * self.seconds
+
+    def _nothing(self) -> ExperimentError:
+        takes = [self._smallest(one) for one in self.facts.candidates if not one.why_not and not one.baseline]
+        if takes:
+            return ExperimentError(
+                f"{human_seconds(self.seconds)} is too short: even the smallest trial would take about "
+                f"{human_seconds(min(takes))}; {_more_time(min(takes))}"
+            )
+        why = "; ".join(f"{method}: {why}" for method, why in self.not_tried.items())
+        return ExperimentError(f"no method can be tried; {why}")
 
     def _takes(self, one: Candidate, size: Size, rounds: int) -> float:
         """Seconds for so many rounds."""
@@ -354,3 +361,8 @@ class Trials:
             one for one in order if one.accuracy and not one.trial.candidate.baseline
         ]
         return Outcome(self.size, order, next(iter(best), None), finished, self.not_tried)
+
+
+def _more_time(takes: float) -> str:
+    """What to do where the smallest trial takes so many seconds."""
+    return f"give --try {math.ceil(takes / LARGEST / 60)}m, or make its rounds shorter"

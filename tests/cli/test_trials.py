@@ -7,8 +7,10 @@ from typer.testing import CliRunner
 
 from catchment import Experiment
 from catchment.cli.app import app
-from catchment.cli.trials import parse_time
+from catchment.cli.trials import _write, parse_time
 from catchment.errors import UserError
+from catchment.studies.candidates import Candidate, Size
+from catchment.studies.trials import Outcome, Standing, Trial
 
 FILE = """
 workers = 1
@@ -49,6 +51,16 @@ def test_what_is_advised_is_a_file_that_runs(file):
         == Experiment.from_dict({"method": {"name": chosen, **({"mu": 0.25} if chosen == "fedprox" else {})}}).method
     )
     assert len(found["trials"]) == 2
+
+
+def test_the_file_to_run_next_has_what_the_other_method_needs(file):
+    file.write_text('method.name = "fedgkt"\nmodels.client = "cnn"\nwire.codecs = ["features=int8", "weights=fp16"]\n')
+    chosen = Standing(Trial(Candidate(method="fedzkt"), 0.003), 2, None, "")
+    outcome = Outcome(Size(300, 75, 2, 1.0), [chosen], chosen, True, {})
+    assert _write(file, {}, Experiment.load(file), outcome, "catchment plan") == file.with_name("my-advised.toml")
+    advised = Experiment.load("my-advised.toml")
+    assert (advised.method["name"], advised.models.server) == ("fedzkt", "resnet11")  # a whole model in place of a half
+    assert advised.wire.codecs == ("weights=fp16",)
 
 
 def test_a_time_has_a_unit():

@@ -9,7 +9,7 @@ from pathlib import Path
 import catchment
 from catchment import Experiment
 from catchment.planning import advice
-from catchment.planning.advice import FOUND, advise, nearest
+from catchment.planning.advice import FOUND, advise, nearest, with_method
 
 ROOT = Path(catchment.__file__).parents[1]
 
@@ -39,7 +39,7 @@ def test_the_nearest_setting_shares_what_matters():
 
 def test_methods_that_fit_are_ranked_and_the_others_say_why_not(monkeypatch):
     monkeypatch.setattr(advice, "METHODS", ("standalone", "fedmd", "fedgkt", "fedzkt", "fedavg"))
-    found = advise(world(method={"name": "fedgkt"}, models={"client": "cnn", "server": "resnet10"}))
+    found = advise(world(method={"name": "fedgkt"}, models={"client": "cnn", "server": "resnet37"}))
     assert found.setting.study == "fedgkt-headline-small"
     names = [one.method for one in found.methods if one.fits]
     assert names == ["fedgkt", "fedavg", "standalone"]  # 44.5, 38.8, 26.0
@@ -49,6 +49,23 @@ def test_methods_that_fit_are_ranked_and_the_others_say_why_not(monkeypatch):
     assert "data.public" in why["fedmd"]
     first = json.loads(json.dumps(found.as_json()))["methods"][0]
     assert (first["method"], first["seeds"], first["row"]) == ("fedgkt", 3, found.setting.methods["fedgkt"]["row"])
+
+
+def test_codec_rules_and_servers_of_one_method_do_not_keep_others_out():
+    codecs = ["features=int8", "up:weights=fp16", "*=zstd"]
+    given = world(method={"name": "fedgkt"}, models={"client": "cnn"}, wire={"codecs": codecs})
+    other = {name: with_method(given, name) for name in ("fedavg", "fedzkt", "splitfed", "standalone")}
+    assert {name: one.wire.codecs for name, one in other.items()} == {
+        "fedavg": ("up:weights=fp16", "*=zstd"),
+        "fedzkt": ("up:weights=fp16", "*=zstd"),
+        "splitfed": tuple(codecs),
+        "standalone": ("*=zstd",),
+    }
+    servers = {name: one.models.server for name, one in other.items()}
+    assert servers == {"fedavg": None, "fedzkt": "resnet11", "splitfed": "resnet10", "standalone": None}
+    named = world(method={"name": "fedgkt"}, models={"client": "cnn", "server": "resnet55"})
+    assert with_method(named, "splitfed").models.server == "resnet55"
+    assert with_method(world(models={"client": "cnn"}), "fedgkt").models.server == "resnet10"
 
 
 def test_a_method_that_a_device_cannot_do_does_not_fit(monkeypatch):
