@@ -16,7 +16,7 @@ def requirements(report: dict[str, Any]) -> list[str]:
     lines = []
     for package in report["install"]:
         name, version = package["metadata"]["name"], package["metadata"]["version"]
-        if name == "catchment":
+        if name == "catchment-fl":
             continue
         digest = package["download_info"].get("archive_info", {}).get("hashes", {}).get("sha256")
         if digest is None:

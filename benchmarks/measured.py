@@ -281,7 +281,7 @@ def device(measured: Record) -> str:
     for extras, row in measured["extras"].items():
         others = [f"{name} {size:.0f}" for name, size in row["mb"].items() if name not in ("torch", "others")]
         rows.append(
-            [f"`catchment[{extras}]`", f"{row['total_mb']:,.0f}", f"{row['mb']['torch']:.0f}",
+            [f"`catchment-fl[{extras}]`", f"{row['total_mb']:,.0f}", f"{row['mb']['torch']:.0f}",
              f"{row['without_torch_mb']:.0f}", str(row["packages"]), ", ".join(others[:4])]
         )  # fmt: skip
     head = [f"Python {measured['python']}, {measured['machine']}", "MB", "PyTorch", "all else", "packages", "largest"]

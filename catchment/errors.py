@@ -66,5 +66,5 @@ def needs(what: str, extra: str) -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        package = {"PIL": "pillow", "sklearn": "scikit-learn"}.get(package, package)
-        raise UserError(f"{what} needs the package {package}: pip install 'catchment[{extra}]'") from error
+        package = {"PIL": "pillow", "sklearn": "scikit-learn", "torch": "PyTorch"}.get(package, package)
+        raise UserError(f"{what} needs the package {package}: pip install 'catchment-fl[{extra}]'") from error

@@ -62,7 +62,7 @@ def test_a_package_that_is_missing_is_a_warning(name, experiment, tmp_path, monk
         monkeypatch.setitem(sys.modules, module, None)
     with caplog.at_level(logging.WARNING), tracking([name], experiment, tmp_path) as observe:
         observe({"round": 1, "accuracy": 0.5})
-    assert f"pip install 'catchment[{name}]'" in caplog.text
+    assert f"pip install 'catchment-fl[{name}]'" in caplog.text
 
 
 def test_an_unknown_tracker_is_refused_before_the_run(experiment, tmp_path):

@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from catchment.cli.output import say
-from catchment.errors import UserError
+from catchment.errors import UserError, needs
 from catchment.process import this_rank
 from catchment.version import __version__
 
@@ -22,7 +22,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "run": ("runs:run", "catchment run my.toml",
             "catchment run my.toml --set method.client_epochs=2 --out runs/second"),
     "resume": ("runs:resume", "catchment resume runs/first"),
-    "report": ("runs:report", "catchment report runs/first runs/second --out both.html"),
+    "report": ("reports:report", "catchment report runs/first runs/second --out both.html"),
     "watch": ("watch:watch", "catchment watch runs/first", "catchment watch runs --terminal",
               "catchment watch runs --host 0.0.0.0"),
     "study": ("studies:study", "catchment study my.toml --vary method.name=fedavg,fedgkt --vary seed=0..2 --jobs 2",
@@ -37,14 +37,17 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "new": ("new:new", "catchment new method my_method", "catchment new study my_study --out studies"),
     "server": ("federation:server", "catchment server my.toml --keys keys",
                "catchment server my.toml --insecure --port 9000"),
-    "join": ("federation:join", "catchment join fl.example.org:9092 --client-id 3 --data ~/data --init",
+    "join": ("devices:join", "catchment join fl.example.org:9092 --client-id 3 --data ~/data --init",
              "catchment join"),
-    "policy": ("federation:policy", "catchment policy"),
+    "policy": ("devices:policy", "catchment policy"),
     "key": ("keys:key", "catchment key device.key"),
     "keys": ("keys:keys", "catchment keys keys --clients 0 --host fl.example.org",
              "catchment keys keys --add device.pub --client-id 3"),
 }  # fmt: skip
 """The function of each command, in a module beside this one, and examples for its help."""
+
+EXTRAS = {"join": "device", "policy": "device", "key": "device", "keys": "server", "server": "server", "watch": "watch"}
+"""What to install for a command; research for all others."""
 
 RANKED = ("run", "resume", "server")  # what a job of torchrun can do
 
@@ -55,9 +58,9 @@ class _Loaded(dict[str, click.Command]):
     def __missing__(self, name: str) -> click.Command:
         module, _, function = COMMANDS[name][0].partition(":")
         alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-        alone.command(name, epilog="Examples:\n\n" + "\n\n".join(COMMANDS[name][1:]))(
-            getattr(import_module(f"catchment.cli.{module}"), function)
-        )
+        with needs(f"catchment {name}", EXTRAS.get(name, "research")):
+            found = getattr(import_module(f"catchment.cli.{module}"), function)
+        alone.command(name, epilog="Examples:\n\n" + "\n\n".join(COMMANDS[name][1:]))(found)
         self[name] = typer.main.get_command(alone)
         return self[name]
 

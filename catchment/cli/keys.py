@@ -1,4 +1,4 @@
-"""Commands about keys, and warnings about missing or doubtful ones."""
+"""Commands about keys."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import typer
 from rich.markup import escape
 from rich.table import Column, Table
 
-from catchment.cli.output import console, say, warn
-from catchment.config.experiment import Experiment
+from catchment.cli.output import console, say
 from catchment.errors import UserError
 
 
@@ -74,16 +73,3 @@ def keys(
         table.add_row(str(one.client), one.fingerprint, f"{one.since:%Y-%m-%d}", one.revoked or "")
     console.print(table)
     say(f"{validity(directory)}\nfederation.pub is {fingerprint(directory / 'federation.pub')}")
-
-
-def warn_about_keys(experiment: Experiment) -> None:
-    """Check the keys of a federation before it starts: bad ones are an error, doubtful or missing ones a warning."""
-    if experiment.engine != "flower" or (experiment.flower.local and experiment.flower.keys is None):
-        return
-    if experiment.flower.keys is None:
-        warn("there are no keys: whoever reaches this machine may join as a client, and read and alter what is sent")
-        return
-    from catchment.keys.keys import check_keys
-
-    for text in check_keys(Path(experiment.flower.keys)):
-        warn(text)

@@ -1,4 +1,4 @@
-"""Commands about runs: start, resume, report, export models."""
+"""Commands about runs: start, resume, export models."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import Annotated
 import typer
 
 from catchment import launch
-from catchment.cli.keys import warn_about_keys
 from catchment.cli.options import ExperimentFile, Out, RunDirectory, Settings, free_directory, load
-from catchment.cli.output import progress, say, show_runs
+from catchment.cli.output import progress, say, show_runs, warn
 from catchment.cli.watch import Watch, page_of
 from catchment.config.experiment import Experiment
 from catchment.engines.ranks import Ranks
@@ -56,16 +55,6 @@ def resume(directory: RunDirectory, watch: Watch = False) -> None:
     show_runs([directory])
 
 
-def report(
-    directories: Annotated[list[Path], typer.Argument(help="Directories of runs; several are compared.")],
-    out: Annotated[
-        Path | None, typer.Option(help="The HTML file; report.html in the first directory if not given.")
-    ] = None,
-) -> None:
-    """Write an HTML report of one run, or of several side by side."""
-    show_runs(directories, out)
-
-
 def export(
     directory: RunDirectory,
     client: Annotated[int | None, typer.Option(help="Whose model; the global or the server's if not given.")] = None,
@@ -99,3 +88,16 @@ def predict(
     """Say which class each image shows, with an exported model."""
     for answer in open_model(model).predict(images):
         say(f"{answer.file}: {answer.name} ({100 * answer.probability:.1f} %)")
+
+
+def warn_about_keys(experiment: Experiment) -> None:
+    """Check the keys of a federation before it starts: bad ones are an error, doubtful or missing ones a warning."""
+    if experiment.engine != "flower" or (experiment.flower.local and experiment.flower.keys is None):
+        return
+    if experiment.flower.keys is None:
+        warn("there are no keys: whoever reaches this machine may join as a client, and read and alter what is sent")
+        return
+    from catchment.keys.keys import check_keys
+
+    for text in check_keys(Path(experiment.flower.keys)):
+        warn(text)

@@ -34,7 +34,7 @@ def download_set(name: str, folder: Path) -> None:
     try:
         import datasets
     except ImportError as error:
-        raise DataError(f"fetching \"{name}\" needs the package datasets: pip install 'catchment[hub]'") from error
+        raise DataError(f"fetching \"{name}\" needs the package datasets: pip install 'catchment-fl[hub]'") from error
     try:
         splits: Any = datasets.load_dataset(**HUB[name])
     except Exception as error:  # the network, the hub, a full disk: many libraries, many kinds

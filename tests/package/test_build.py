@@ -43,13 +43,13 @@ def test_every_extra_is_explained():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     page = (ROOT / "docs" / "install.md").read_text()
     assert [extra for extra in extras if f"`{extra}`" not in page] == []
-    assert f"catchment-{catchment.__version__}-py3-none-any.whl" in page
+    assert f"catchment_fl-{catchment.__version__}-py3-none-any.whl" in page
 
 
 def test_both_have_every_file_of_the_package(built):
     sdist, wheel = built
-    assert sdist.name == f"catchment-{catchment.__version__}.tar.gz"
-    assert wheel.name == f"catchment-{catchment.__version__}-py3-none-any.whl"
+    assert sdist.name == f"catchment_fl-{catchment.__version__}.tar.gz"
+    assert wheel.name == f"catchment_fl-{catchment.__version__}-py3-none-any.whl"
     files = {
         path.relative_to(ROOT).as_posix()
         for path in (ROOT / "catchment").rglob("*")

@@ -18,7 +18,7 @@ def package(name: str, version: str, info: dict[str, Any]) -> dict[str, Any]:
 def test_every_package_has_a_line_with_its_hash_and_catchment_has_none() -> None:
     torch = package("torch", "2.13.0+cpu", {"archive_info": {"hashes": {"sha256": "ab"}}})
     jinja = package("Jinja2", "3.1.6", {"archive_info": {"hashes": {"sha256": "cd"}}})
-    own = package("catchment", "0.1.0", {"dir_info": {}})
+    own = package("catchment-fl", "0.1.0", {"dir_info": {}})
     assert requirements({"install": [torch, own, jinja]}) == [
         "Jinja2==3.1.6 --hash=sha256:cd",
         "torch==2.13.0+cpu --hash=sha256:ab",

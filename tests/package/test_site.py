@@ -18,7 +18,7 @@ LOADED = re.compile(r"<(?:script|img|iframe|source)[^>]*\bsrc=\"?(?:https?:)?//|
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("mkdocs", reason="pip install 'catchment[docs]'")
+    pytest.importorskip("mkdocs", reason="pip install 'catchment-fl[docs]'")
     directory = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(directory)]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}

@@ -120,12 +120,12 @@ def test_a_device_trains_without_what_servers_and_reports_need(found: dict) -> N
 @pytest.mark.parametrize(
     ("what", "sentence"),
     [
-        ("digits", "data set \"digits\" needs the package scikit-learn: pip install 'catchment[research]'"),
-        ("parquet", "reading Parquet files needs the package pyarrow: pip install 'catchment[research]'"),
-        ("images", "reading encoded images needs the package pillow: pip install 'catchment[images]'"),
-        ("report", "a report needs the package matplotlib: pip install 'catchment[research]'"),
-        ("picture", "a picture of what a method shows needs the package pillow: pip install 'catchment[research]'"),
-        ("keys", "a key needs the package cryptography: pip install 'catchment[device]'"),
+        ("digits", "data set \"digits\" needs the package scikit-learn: pip install 'catchment-fl[research]'"),
+        ("parquet", "reading Parquet files needs the package pyarrow: pip install 'catchment-fl[research]'"),
+        ("images", "reading encoded images needs the package pillow: pip install 'catchment-fl[images]'"),
+        ("report", "a report needs the package matplotlib: pip install 'catchment-fl[research]'"),
+        ("picture", "a picture of what a method shows needs the package pillow: pip install 'catchment-fl[research]'"),
+        ("keys", "a key needs the package cryptography: pip install 'catchment-fl[device]'"),
     ],
 )
 def test_a_missing_package_is_one_sentence_with_its_extra(found: dict, what: str, sentence: str) -> None:
@@ -137,6 +137,7 @@ def test_every_extra_that_is_named_is_there() -> None:
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
     assert {
+        "torch",
         "device",
         "images",
         "onnx",
@@ -154,5 +155,5 @@ def test_every_extra_that_is_named_is_there() -> None:
     } == extras.keys()
     heavy = ("flwr", "pyarrow", "pillow", "scikit-learn", "matplotlib")
     assert not [need for need in project["dependencies"] if need.startswith(heavy)]
-    assert extras["server"] == ["catchment[device,research,watch]"]
+    assert extras["server"] == ["catchment-fl[device,research,watch]"]
     assert all(any(need.startswith(name) for need in extras["device"] + extras["research"]) for name in heavy)
