@@ -79,10 +79,6 @@ class Scratch:
             self.remove(key)
             raise
 
-    def overwrite(self, key: int, start: int, buffer: memoryview | bytes) -> None:
-        """Change some bytes of a key."""
-        self._write_at(self._open(), self._places[key][0] + start, buffer)
-
     def read(self, key: int) -> bytes:
         """A copy of the bytes of a key."""
         content = bytearray(self._places[key][1])
@@ -241,22 +237,17 @@ class Spool:
             raise ProtocolError(f"nobody has put rows under {key}; there are rows under {self.keys()[:20]}")
         return self._counts[key]
 
-    def put(self, key: int, rows: Tensor, at: Tensor | None = None) -> None:
-        """Keep the rows [n, ...] of a key instead of those it had; with `at`, change only those at these positions."""
-        if at is not None:
-            self.count(key)
+    def put(self, key: int, rows: Tensor) -> None:
+        """Keep the rows [n, ...] of a key instead of those it had."""
         self._check(key, rows)
         with self._stopwatch.during("disk"):
-            self._put(key, rows, at)
+            self._put(key, rows)
 
-    def _put(self, key: int, rows: Tensor, at: Tensor | None) -> None:
+    def _put(self, key: int, rows: Tensor) -> None:
         self.release()
         self._forget_passed()
         raw = _bytes_of(rows.detach().cpu().contiguous())
         self._passed += len(raw)
-        if at is not None:
-            self._put_at(key, raw, len(rows), at)
-            return
         try:
             self._scratch.write(key, len(rows) * self._nbytes, [raw])
         except BaseException:
@@ -342,24 +333,13 @@ class Spool:
                 "rows of a spool are alike: use a spool for each shape, or clear this one first"
             )
 
-    def _put_at(self, key: int, raw: memoryview, rows: int, at: Tensor) -> None:
-        count, places = self._counts[key], at.tolist()
-        if rows != len(places) or not all(0 <= place < count for place in places):
-            raise ProtocolError(
-                f"{rows} rows came for {len(places)} positions, from {min(places, default=0)} to "
-                f"{max(places, default=0)}, of the {count} rows of {key}; one row for each position is expected"
-            )
-        for begin, end in _runs(places):
-            part = raw[begin * self._nbytes : end * self._nbytes]
-            self._scratch.overwrite(key, places[begin] * self._nbytes, part)
-
 
 def _bytes_of(tensor: Tensor) -> memoryview:
     return tensor.reshape(-1).view(torch.uint8).numpy().data
 
 
 def _runs(places: list[int]) -> Iterator[tuple[int, int]]:
-    """Where runs of adjacent positions begin and end in a list: each run is read or written at once."""
+    """Where runs of adjacent positions begin and end in a list: each run is read at once."""
     begin = 0
     for end in range(1, len(places) + 1):
         if end == len(places) or places[end] != places[end - 1] + 1:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-import torch
 from torch import Tensor
 
 
@@ -30,15 +29,3 @@ def names(tensors: Mapping[str, Tensor], expected: Iterable[str], what: str) -> 
 def batches(last: bool, number: int, most: int) -> str:
     """A turn must be over when the client has sent as many batches as it can have."""
     return "" if last or number < most else f"batch {number} should be the last of its turn"
-
-
-def ascending(ids: Tensor) -> bool:
-    """Whether ids are in order, none of them twice."""
-    return bool((ids.diff() > 0).all())
-
-
-def subset(ids: Tensor, known: Tensor, client: int) -> str:
-    """Ids must be ascending, and the client's."""
-    if ascending(ids) and bool(torch.isin(ids, known).all()):
-        return ""
-    return f"{len(ids)} ids came that are not ascending ids of client {client}"

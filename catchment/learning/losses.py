@@ -51,21 +51,7 @@ def squared_distance(weights: nn.Module | Mapping[str, Tensor], anchor: Mapping[
     return torch.stack([(w - anchor[name]).square().sum() for name, w in weights.items()]).sum()
 
 
-def cross_entropy(logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Mean over the batch, each sample times its weight `[B]`, if there are weights."""
-    if weights is None:
-        return F.cross_entropy(logits, labels)
-    return (F.cross_entropy(logits, labels, reduction="none") * weights).mean()
-
-
-def distillation(student: Tensor, teacher: Tensor, temperature: float, weights: Tensor | None = None) -> Tensor:
-    """T^2 KL(softmax(teacher / T) || softmax(student / T)), mean over the batch; both are logits `[B, C]`.
-
-    With weights `[B]`, each sample counts times its weight.
-    """
+def distillation(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+    """T^2 KL(softmax(teacher / T) || softmax(student / T)), mean over the batch; both are logits `[B, C]`."""
     log_p, log_q = F.log_softmax(student / temperature, 1), F.log_softmax(teacher / temperature, 1)
-    if weights is None:
-        divergence = F.kl_div(log_p, log_q, reduction="batchmean", log_target=True)
-    else:
-        divergence = (F.kl_div(log_p, log_q, reduction="none", log_target=True).sum(1) * weights).mean()
-    return temperature**2 * divergence
+    return temperature**2 * F.kl_div(log_p, log_q, reduction="batchmean", log_target=True)

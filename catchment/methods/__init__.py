@@ -17,6 +17,7 @@ METHODS = {
     "fedpm": "catchment.methods.fedpm:FedPM",
     "fedprox": "catchment.methods.fedprox:FedProx",
     "fedzkt": "catchment.methods.fedzkt:FedZKT",
+    "oneshot": "catchment.methods.oneshot:OneShot",
     "smartidx": "catchment.methods.smartidx:SmartIdx",
     "split": "catchment.methods.split:Split",
     "splitfed": "catchment.methods.split:SplitFed",

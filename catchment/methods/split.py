@@ -44,12 +44,12 @@ from catchment.core.versions import ClientState
 from catchment.core.world import World
 from catchment.data import Batch
 from catchment.data.batching import batch_sizes
-from catchment.errors import ExperimentError, ModelError, ProtocolError, at_least
+from catchment.errors import ExperimentError, ProtocolError, at_least
 from catchment.exchange.payload import Payload
 from catchment.families import checks
+from catchment.families.features import check_half
 from catchment.learning.optimizers import load_optimizer_tensors, optimizer_tensors
 from catchment.learning.training import Weights, copy_weights, fit, load_weights, tensors_of
-from catchment.models import check_pair
 from catchment.randomness import derive, seeded_globals
 
 PREFIX = "extractor."
@@ -123,10 +123,8 @@ class TwoHalves(Method[State]):
     def check(self, world: World) -> None:
         """One extractor for all clients, and a server half that fits it."""
         name = type(self).__name__.lower()
-        if world.server_model is None:
-            raise ModelError(f"{name} trains a server half on features; set models.server, such as resnet19")
-        edge, half = world.one_architecture(name), world.server_architecture
-        check_pair(edge.build(), half.build(), edge.shape, world.classes, edge.name, half.name)
+        world.one_architecture(name)
+        check_half(world, name)
 
     def init(self, server: Server) -> State:
         """Both halves with their first weights."""

@@ -26,6 +26,22 @@ _LATER: dict[
     },
     "attack": {"signs": "numbers"},
 }
+_ENDED_OF_METHODS: dict[str, dict[str, Any]] = {  # options that methods had, with what the method does now
+    "fedgkt": {
+        "answers": "training",
+        "augment_features": True,
+        "batches": "mixed",
+        "edge": "head",
+        "mirror": False,
+        "quota": False,
+        "rarity": 0.0,
+        "shift": 0,
+        "skip_below": 0.0,
+        "squared_temperature": True,
+        "stem_epochs": 0,
+        "upload_every": 1,
+    },
+}
 _WITHOUT_EFFECT = ("name", "workers", "strict", "path", "checkpoint", "flower")
 
 
@@ -34,6 +50,7 @@ def digest(experiment: Experiment) -> str:
     settings = experiment.to_dict() | ENDED  # runs stay known when a setting ends
     for key in _WITHOUT_EFFECT:
         settings.pop(key, None)
+    settings["method"] |= _ENDED_OF_METHODS.get(settings["method"]["name"], {})
     for table, options in _LATER.items():
         settings[table] = {k: v for k, v in settings[table].items() if k not in options or v != options[k]}
     settings["evaluation"].pop("headline", None)

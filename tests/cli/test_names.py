@@ -79,7 +79,7 @@ def test_letters_in_the_name_of_a_model_have_a_meaning():
 
 def test_the_meaning_of_an_option_is_the_comment_beside_it():
     found = {option.name: option for option in options(FedGKT)}
-    assert found["alpha"] == ("alpha", "float", "1.0", "weight of the distillation terms")
+    assert found["alpha"] == ("alpha", "float", "1.0", "weight of the distillation terms, each T^2 KL")
     assert {option.name: option.default for option in options(FedProx)} == {"client_epochs": "1", "mu": "0.01"}
 
 

@@ -12,7 +12,7 @@ from worlds import experiment
 from catchment import models
 from catchment.core.server import Server
 from catchment.data.parts import Parts
-from catchment.families.stems import first_weights
+from catchment.families.features import first_weights
 
 
 def same(one, other):

@@ -19,7 +19,7 @@ from catchment.methods.standalone import Standalone
     [
         (FedAvg, "wieghts/*=int8", ": up go weights; down go weights"),
         (FedAvg, "features=int8", ": up go weights; down go weights"),
-        (FedGKT, "down:features=int8", " down: up go features, logits, labels, ids, mirrored; down go logits, "),
+        (FedGKT, "down:features=int8", " down: up go features, logits, labels, ids; down go logits, "),
         (FedGKT, "features/*=int8", ": up go features, "),
         (FedGKT, "weights=int8", ": up go features, "),  # which go down for evaluation alone, where nothing is coded
         (FedMD, "rates=zstd", ": up go logits; down go logits"),

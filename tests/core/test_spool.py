@@ -107,18 +107,6 @@ def test_space_that_is_free_is_used_again(spool):
     assert torch.equal(spool.take([0, 1, 2, 3], torch.arange(6)), torch.cat([B, B, A[:1], A[:1]]))
 
 
-def test_some_rows_of_a_key_are_replaced(spool):
-    spool.put(0, B)
-    spool.put(1, A)
-    spool.put(1, torch.tensor([[50.0, 60.0], [10.0, 20.0]]), at=torch.tensor([2, 0]))
-    assert spool.rows(1).tolist() == [[10, 20], [3, 4], [50, 60]]
-    spool.put(1, B, at=torch.tensor([1, 2]))
-    assert spool.rows(1).tolist() == [[10, 20], [7, 8], [9, 10]]
-    spool.put(1, B[:0], at=torch.tensor([], dtype=torch.int64))
-    assert spool.rows(1).tolist() == [[10, 20], [7, 8], [9, 10]]
-    assert torch.equal(spool.rows(0), B)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.uint8, torch.bool])
 @pytest.mark.parametrize("shape", [(), (3,), (2, 3, 4)])
 def test_rows_of_any_shape_and_dtype_come_back(dtype, shape, spool):
@@ -208,19 +196,9 @@ def test_keys_that_are_not_there_are_named(spool):
         lambda: spool.rows(8),
         lambda: spool.count(8),
         lambda: spool.take([1, 8], torch.tensor([0])),
-        lambda: spool.put(8, A, at=torch.arange(3)),
     ):
         with pytest.raises(ProtocolError, match=r"nobody has put rows under 8; there are rows under \[1\]"):
             use()
-
-
-@pytest.mark.parametrize("at", [[0], [0, 3], [-1, 0]])
-def test_positions_must_fit(at, spool):
-    spool.put(0, A)
-    spool.put(1, A)
-    with pytest.raises(ProtocolError, match=f"2 rows came for {len(at)} positions, from {min(at)} to {max(at)}, of"):
-        spool.put(0, B, at=torch.tensor(at))
-    assert torch.equal(spool.take([0, 1], torch.arange(6)), torch.cat([A, A]))
 
 
 # ---- files ------------------------------------------------------------------------------------------------------
@@ -441,7 +419,7 @@ def test_a_fingerprint_sees_what_is_in_a_spool(tmp_path):
     second.put(2, B)
     second.put(10, A)
     assert fingerprint({"s": first}, {}) == fingerprint({"s": second}, {})
-    second.put(10, 2 * A[:1], at=torch.tensor([0]))
+    second.put(10, torch.cat([2 * A[:1], A[1:]]))
     assert fingerprint({"s": first}, {}) != fingerprint({"s": second}, {})
 
 

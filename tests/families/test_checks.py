@@ -32,11 +32,3 @@ def test_a_turn_ends_with_its_last_batch():
     assert checks.batches(last=False, number=1, most=2) == ""
     assert checks.batches(last=True, number=2, most=2) == ""
     assert checks.batches(last=False, number=2, most=2) == "batch 2 should be the last of its turn"
-
-
-def test_ids_must_be_ascending_and_of_the_client():
-    known = torch.tensor([2, 5, 7])
-    assert checks.subset(torch.tensor([2, 7]), known, 4) == ""
-    assert checks.subset(torch.tensor([], dtype=torch.int64), known, 4) == ""
-    for wrong in ([7, 2], [2, 2], [2, 6]):
-        assert checks.subset(torch.tensor(wrong), known, 4) == "2 ids came that are not ascending ids of client 4"

@@ -31,15 +31,6 @@ METHODS: dict[str, dict[str, Any]] = {
         "method": {"name": "splitfed", "variant": "v1"},
         "models": {"client": "resnet4", "server": "resnet10"},
     },
-    "fedgkt, thrifty": {
-        "method": {"name": "fedgkt", "upload_every": 2, "skip_below": 0.3},
-        "models": {"client": "cnn", "server": "resnet10"},
-        "data": {"validation": 0.1},
-        "optimizer": {
-            "client": {"name": "adam", "lr": 0.005, "schedule": PLATEAU},
-            "server": {"schedule": PLATEAU},
-        },
-    },
     "fedgkt, averaged": {
         "method": {"name": "fedgkt"},
         "models": {"client": "cnn", "server": "resnet10"},
@@ -55,18 +46,12 @@ METHODS: dict[str, dict[str, Any]] = {
         "models": {"client": "cnn", "server": "resnet10"},
         "wire": {"codecs": ["features=int4+sparse+zstd", "down:logits=int8(0)", "logits=fp16"]},
     },
-    "fedgkt, frozen": {
-        "method": {"name": "fedgkt", "freeze_after": 1, "edge": "model", "mirror": True, "shift": 1},
+    "oneshot": {"method": {"name": "oneshot", "server_epochs": 2}, "models": {"client": "cnn", "server": "resnet10"}},
+    "oneshot, coded": {
+        "method": {"name": "oneshot", "mirror": True, "shift": 1},
         "models": {"client": ["cnn", "resnet4(16,2,1)"], "server": "resnet10"},
-        "data": {"augment": ["crop", "flip"]},
-        "wire": {"codecs": ["features=int4+zstd", "mirrored=int8+zstd", "down:logits=int8(0)"]},
+        "wire": {"codecs": ["features=int4+zstd", "mirrored=int8+zstd"]},
         "evaluation": {"average": 0.9},
-    },
-    "fedgkt, frozen, asynchronous": {
-        "method": {"name": "fedgkt", "freeze_after": 0, "asynchronous": True, "rarity": 1.0, "replay": 0.5, "shift": 1},
-        "models": {"client": "cnn", "server": "resnet10"},
-        "data": {"augment": ["crop", "flip"]},
-        "wire": {"codecs": ["features=int8+zstd"]},
     },
     "fedgem": {
         "method": {"name": "fedgem", "start_epochs": 0},

@@ -116,9 +116,6 @@ def test_public_data_with_other_classes_are_no_labelled_data():
     server = {"name": "centralized", "model": "server"}
     with pytest.raises(ExperimentError, match=r"trains on public samples and their labels, and those of data\.public"):
         experiment("centralized", method=server, models={"server": "cnn"}, data=other).build_world()
-    stem = {"name": "fedgkt", "stem_epochs": 1}
-    with pytest.raises(ExperimentError, match=r"have other classes than the private ones: take a share of the data"):
-        experiment("fedgkt", method=stem, data=other).build_world()
     assert experiment("standalone", data=other).build_world().data.public is not None
     with pytest.raises(ExperimentError, match="a stand-alone server trains on public samples and their labels, and"):
         experiment("standalone", data=other, models={"server": "cnn"}).build_world()

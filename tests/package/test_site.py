@@ -41,7 +41,7 @@ def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
 
 def test_files_that_pages_link_to_are_part_of_it(site: Path) -> None:
     assert "../catchment/methods/fedgkt.py.html" in (site / "methods/fedgkt.html").read_text(encoding="utf-8")
-    assert "squared_temperature" in (site / "catchment/methods/fedgkt.py.html").read_text(encoding="utf-8")
+    assert "extractor_rate" in (site / "catchment/methods/fedgkt.py.html").read_text(encoding="utf-8")
     assert (site / "benchmarks/results/inversion.json").exists()
 
 

@@ -14,7 +14,7 @@ from catchment.core.server import Server
 from catchment.data.pictures import GAP, LEAST
 from catchment.errors import ExperimentError
 from catchment.exchange.request import Request
-from catchment.families.stems import first_weights
+from catchment.families.features import first_weights
 from catchment.launch import resume
 from catchment.privacy.inversion import CuriousServer, ProbeSettings
 
@@ -53,18 +53,10 @@ def test_a_curious_server_sees_the_images_and_the_run_does_not_notice(name, more
         assert found["private"] == 300
 
 
-def test_features_that_stay_as_they_were_before_augmentation_are_scored_so():
-    method = {"name": "fedgkt", "augment_features": False}
-    more = {"method": method, "models": {"client": "resnet4"}, "data": {"augment": ["crop", "flip"]}}
-    found = run(experiment("fedgkt", rounds=1, probe=QUICK, **more))["probe"][0]
-    assert found["attacks"]["linear map, first extractor"]["correlation"] > 0.97
-
-
 def test_features_of_mirror_images_do_not_make_a_leak_look_smaller():
     def found(mirror):
-        method = {"name": "fedgkt", "freeze_after": 0, "mirror": mirror}
-        more = {"method": method, "models": {"client": "resnet4"}, "data": {"augment": ["crop", "flip"]}}
-        return run(experiment("fedgkt", rounds=2, probe=QUICK, participation={"fraction": 1.0}, **more))["probe"]
+        more = {"method": {"name": "oneshot", "mirror": mirror}, "models": {"client": "resnet4"}}
+        return run(experiment("oneshot", rounds=2, probe=QUICK, participation={"fraction": 1.0}, **more))["probe"]
 
     alone, beside = found(False), found(True)
     assert alone == beside
