@@ -77,10 +77,10 @@ def _check_job(experiment: Experiment) -> None:
     """Refuse what the ranks of a job cannot help with."""
     if this_rank() is None:
         return
-    if experiment.engine == "flower" and not experiment.spread:
+    if experiment.engine == "flower" and not experiment.data_parallel:
         raise ExperimentError(
-            "devices serve the clients of a federation, so that ranks have nothing to do: set spread = true, and they "
-            "share the training of the server's model"
+            "devices serve the clients of a federation, so that ranks have nothing to do: set data_parallel = "
+            "true, and they share the training of the server's model"
         )
 
 
@@ -91,13 +91,12 @@ def _run_in_process(
     if ranks is None and this_rank() is not None:
         with closing(Ranks()) as ranks:
             return _run_in_process(experiment, observe, ranks, place)
-    settings = (experiment.to_toml(), experiment.workers, experiment.threads)
+    settings = (experiment.to_toml(), experiment.workers, experiment.threads, experiment.data_parallel)
     with nullcontext() if ranks is None else ranks.serving(*settings):
         world = experiment.build_world()  # before anything is written
         directory = place()
         transport = experiment.build_transport(world, directory, ranks)
-        order = ranks.order if ranks is not None and experiment.spread else None
-        return run_rounds(experiment, world, transport, directory, observe, order)
+        return run_rounds(experiment, world, transport, directory, observe)
 
 
 def world_of_rank(text: str) -> World | None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from rich.markup import escape
 from rich.table import Table
 
 from catchment.cli.options import ExperimentFile, Settings, load
 from catchment.cli.output import console, say, say_sentences
 from catchment.core.world import World
+from catchment.planning.walk import steps_alone
 from catchment.privacy.disclosure import disclosed
 from catchment.report import human_bytes
 from catchment.report.showing import MISSING
@@ -28,7 +31,18 @@ def check(file: ExperimentFile, settings: Settings = None) -> None:
     say(f"{len(names)} classes: {', '.join(names[:NAMED])}{', ...' if len(names) > NAMED else ''}")
     say_sentences(f"{fault}: {count:,}" for fault, count in world.data.dataset.faults.items())
     console.print(leaving_table(world))
+    if experiment.data_parallel and not world.data.own:
+        say_sentences(_who_trains(steps_alone(experiment, world)))
     console.print("This experiment can run.")
+
+
+def _who_trains(alone: dict[str, str]) -> Iterator[str]:
+    """What ranks share of the training of the server's model, in sentences."""
+    for loss, why in alone.items():
+        name = loss.rpartition(":")[2]
+        yield f"rank 0 minimises {name} alone: {why}" if why else f"ranks share the steps that minimise {name}"
+    if not alone:
+        yield "data_parallel changes nothing: this server makes no training steps that ranks can share"
 
 
 def models_table(world: World) -> Table:

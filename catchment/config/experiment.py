@@ -52,7 +52,7 @@ from catchment.robust.aggregators import AGGREGATORS, Aggregator, Mean
 from catchment.robust.inspection import Inspection
 from catchment.tasks import CLASSIFICATION
 
-ENDED = {"batched": False}  # settings of earlier versions, and the one value that files may still give them
+ENDED = {"batched": False, "spread": False}  # settings of earlier versions, and what files may still give them
 _DEFAULTS = {"method": "fedavg", "aggregation": "mean", "attack": "none"}  # of tables with a name and its options
 T = TypeVar("T")
 
@@ -68,7 +68,7 @@ class Experiment:
     workers: int = field(default_factory=lambda: os.cpu_count() or 1)  # threads that serve clients
     threads: int = 1  # PyTorch threads per client at work; results may depend on it, never on `workers`
     strict: bool = False  # serialise every message and every client state
-    spread: bool = False  # under torchrun, ranks share the training of the server's model
+    data_parallel: bool = False  # under torchrun, ranks share the training of the server's model
     device: str = "cpu"
     precision: Precision = "float32"  # of forward and backward passes; weights and messages are always float32
     path: str | None = None  # folder of the user's own modules; the file's folder if not given

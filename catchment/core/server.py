@@ -19,7 +19,7 @@ from catchment.core.world import World
 from catchment.data import Batch, Samples, batches
 from catchment.learning.draws import Draws
 from catchment.learning.optimizers import OptimizerSettings, set_rate
-from catchment.learning.spread import Order, Spread
+from catchment.learning.parallel import TOGETHER, why_alone
 from catchment.learning.steps import Given, LossFunction, Observer, fit
 from catchment.learning.training import Weights, load_weights, tensors_of
 from catchment.randomness import derive
@@ -42,16 +42,14 @@ class Server:
         world: World,
         directory: Path | None = None,
         stopwatch: Stopwatch | None = None,
-        order: Order | None = None,
     ) -> None:
-        """With `order`, which tells other ranks what to do, training steps can be shared with them."""
         self.world = world
-        self._order = order
         self.round = 0  # the current round; the first is 1
         self.notes: dict[str, float] = {}  # numbers of the current round that a method wants in rounds.jsonl
         self._directory = directory
         self._stopwatch = stopwatch
         self._client_modules: dict[Architecture, nn.Module] = {}
+        self._architectures: WeakKeyDictionary[nn.Module, Architecture] = WeakKeyDictionary()
         self._drawing: WeakKeyDictionary[nn.Module, Draws | None] = WeakKeyDictionary()  # None before the first round
         self._optimizers: WeakKeyDictionary[torch.optim.Optimizer, OptimizerSettings] = WeakKeyDictionary()
         self._validation: Sequence[float] = ()  # accuracies of the rounds before, on validation samples
@@ -149,6 +147,7 @@ class Server:
     def build(self, architecture: Architecture) -> nn.Module:
         """A new model of an architecture with its first weights; what it draws in training is derived."""
         module = architecture.build()
+        self._architectures[module] = architecture
         if architecture.facts.draws:
             self._drawing[module] = None
             if self.round:
@@ -173,16 +172,6 @@ class Server:
     def kept_model(self, client: int, kept: ClientState) -> nn.Module:
         """The model that a client keeps, as it would be deployed; with its first weights if it never trained."""
         return self.client_model(client, kept.get("model"))
-
-    def spread(self, model: nn.Module, architecture: Architecture | None = None) -> Callable[[Tensor], Tensor]:
-        """A model, the server's if no other is named, for training steps that all ranks share.
-
-        It is the model itself where there are no ranks, or if it draws random numbers in training.
-        """
-        if self._order is None:
-            return model
-        architecture = architecture or self.architecture
-        return model if architecture.facts.draws else Spread(model, architecture.description, self._order)
 
     def spool(self) -> Spool:
         """Room on the run's disk for uploads that are too large for memory."""
@@ -238,7 +227,18 @@ class Server:
         observe: Observer | None = None,
         **given: Given,
     ) -> float:
-        """Train a model, one step per batch; the mean loss. What the loss takes is given by name."""
+        """Train a model, one step per batch; the mean loss. What the loss takes is given by name.
+
+        If the experiment says so, the ranks of a job share the steps of a model and an optimiser made by this server.
+        """
+        together = TOGETHER.get()
+        if together is not None and together.takes(loss, self._why_alone(loss, model, optimizer, observe, given)):
+            assert isinstance(model, nn.Module)
+            built, settings = self._architectures[model].description, self._optimizers[optimizer]
+            return together.fit(
+                loss, model, optimizer, batches, built=built, settings=settings, task=self.task, observe=observe,
+                given=given,
+            )  # fmt: skip
         return fit(loss, model, optimizer, batches, criterion=self.task.loss, observe=observe, **given)
 
     def evaluate(self, model: nn.Module, samples: Samples | None = None) -> Score:
@@ -248,6 +248,22 @@ class Server:
     def seed(self, *purpose: str | int) -> int:
         """A seed for one purpose of the server in this round."""
         return derive(self.world.seed, "server", *purpose, self.round)
+
+    def _why_alone(
+        self,
+        loss: LossFunction,
+        model: Callable[[Tensor], Tensor],
+        optimizer: torch.optim.Optimizer,
+        observe: Observer | None,
+        given: Mapping[str, Given],
+    ) -> str:
+        """Why other ranks cannot help with these training steps; nothing if they can."""
+        architecture = self._architectures.get(model) if isinstance(model, nn.Module) else None
+        if architecture is None or optimizer not in self._optimizers:
+            return "its model and its optimiser are not those that the server gave"
+        if architecture.facts.draws:
+            return f"{architecture.name} draws random numbers in training"
+        return why_alone(loss, self.task, observe, given)
 
     # ---- for the run ----
 

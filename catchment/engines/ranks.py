@@ -21,6 +21,7 @@ from typing import Any, cast
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from catchment.core.architecture import Architecture
 from catchment.core.worker import WorkerCache
@@ -28,7 +29,7 @@ from catchment.core.world import World
 from catchment.engines.listening import Listener
 from catchment.engines.seats import GONE, Seat, work
 from catchment.errors import CatchmentError, RunError, UserError, printable
-from catchment.learning.spread import Assistant
+from catchment.learning.parallel import Assistant, Together, sharing
 from catchment.process import this_rank
 
 STEP = timedelta(minutes=2)  # for the part of a rank in one step of training
@@ -61,8 +62,8 @@ class Ranks:
         return -(-workers // self._on_machine)
 
     @contextlib.contextmanager
-    def serving(self, experiment: str, workers: int, threads: int) -> Iterator[None]:
-        """Around a run: every rank builds the world of an experiment, and serves its clients.
+    def serving(self, experiment: str, workers: int, threads: int, data_parallel: bool) -> Iterator[None]:
+        """Around a run: every rank builds the world of an experiment, serves its clients, and may train with rank 0.
 
         If a rank is gone, one sentence says so, even where `torchrun` ends this process for it too.
         """
@@ -76,12 +77,13 @@ class Ranks:
         threading.Thread(target=self._watch, args=(over,), name="ranks", daemon=True).start()
         try:
             self.order({"experiment": experiment, "seats": self.share(workers), "threads": threads})
-            yield
+            with sharing(Together(self.order)) if data_parallel else contextlib.nullcontext():
+                yield
             signal.signal(signal.SIGTERM, before)
         except BaseException as error:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # there is a sentence to say
-            gone = wait(list(self._ranks), timeout=0)
-            if isinstance(error, KeyboardInterrupt) and gone:
+            lost = isinstance(error, KeyboardInterrupt | RunError)  # or what a step says that one of them left
+            if lost and (gone := wait(list(self._ranks), timeout=1)):
                 raise RunError(f"{self._ranks[cast(Connection, gone[0])]} is gone") from None
             raise
         finally:
@@ -160,24 +162,26 @@ def follow(build: Callable[[str], World | None]) -> None:
             workers.append(threading.Thread(target=take, args=(connect(), world, threads)))
             workers[-1].start()
 
-    assistant = Assistant(lambda name: Architecture.described(name, own_device(name["device"])).build())
+    def model(described: Mapping[str, Any]) -> nn.Module:
+        return Architecture.described(described, own_device(described["device"])).build()
+
     control = connect()
+    assistant = Assistant(model, lambda: _receive(control))
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # rank 0 decides when to end
     try:
         while order := _receive(control):
-            if "experiment" in order:
-                begin(**order)
-            elif "forward" in order:
-                assistant.forward(order["forward"], order["shapes"], order["of_rows"])
+            if "fit" in order:
+                assistant.fit(**order["fit"])
             else:
-                assistant.backward()
+                begin(**order)
     except GONE:
         raise RunError("rank 0 is gone") from None
-    except RuntimeError as error:  # also if a rank is gone in the middle of a step
+    except (RuntimeError, RunError) as error:  # also if a rank is gone in the middle of a step
         with contextlib.suppress(*GONE):
-            if control.poll(1) and not _receive(control):
-                return  # rank 0 has ended, and says why
+            while control.poll(1):
+                if not _receive(control):
+                    return  # rank 0 has ended, and says why
         raise RunError(f"{name} cannot go on: {printable(error)}") from error
     finally:
         stop.set()

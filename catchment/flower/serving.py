@@ -105,9 +105,10 @@ def serve_run(
         return made
 
     try:
-        with nullcontext() if ranks is None else ranks.serving(experiment.to_toml(), 0, experiment.threads):
-            world, order = experiment.build_world(), None if ranks is None else ranks.order
-            run_rounds(experiment, world, transport(world), directory, order=order)
+        settings = (experiment.to_toml(), 0, experiment.threads, experiment.data_parallel)
+        with nullcontext() if ranks is None else ranks.serving(*settings):
+            world = experiment.build_world()
+            run_rounds(experiment, world, transport(world), directory)
     except CatchmentError as error:
         control.stop(error)
         raise

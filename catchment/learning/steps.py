@@ -17,7 +17,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import update_wrapper
+from functools import partial, update_wrapper
 from typing import Any
 
 import torch
@@ -114,10 +114,37 @@ def fit(
 
     What the loss takes is given by name. Where a row is known only when the outputs are, `observe` gives it.
     """
-    step = Step(loss, model, optimizer, criterion, observe, given)
+    rows, fixed = divided(loss, given, criterion, observe)
+    step = Step(loss, model, optimizer, fixed)
     for batch in batches:
-        step(batch)
+        step(batch.images, rows_of(batch, loss, rows), partial(observe, batch.ids.cpu()) if observe else None)
     return step.mean()
+
+
+def divided(
+    loss: LossFunction,
+    given: Mapping[str, Given],
+    criterion: Callable[[Tensor, Tensor], Tensor] | None,
+    observe: Observer | None,
+) -> tuple[dict[str, PerSample], dict[str, Any]]:
+    """What a loss is given: rows of samples, and what is the same for all batches."""
+    here = {name: value for name, value in given.items() if value is not None}
+    if why := loss.refusal([*given, *(() if observe is None else asked_later(loss, here))]):
+        raise ProtocolError(why)
+    rows = {name: value for name, value in here.items() if isinstance(value, PerSample)}
+    fixed: dict[str, Any] = {name: value for name, value in here.items() if name not in rows}
+    return rows, fixed if "criterion" not in loss.inputs else {**fixed, "criterion": criterion}
+
+
+def asked_later(loss: LossFunction, given: Iterable[str]) -> list[str]:
+    """Inputs that are not given, so that whoever observes the outputs has to give them."""
+    return [name for name in loss.inputs if name not in (*OF_A_STEP, *given, *loss.optional)]
+
+
+def rows_of(batch: Batch, loss: LossFunction, rows: Mapping[str, PerSample]) -> dict[str, Tensor]:
+    """The labels of a batch, if the loss takes them, and the rows of its samples."""
+    own = {name: values.of(batch.ids).to(batch.images.device) for name, values in rows.items()}
+    return {"labels": batch.labels, **own} if "labels" in loss.inputs else own
 
 
 class Step:
@@ -128,55 +155,49 @@ class Step:
         loss: LossFunction,
         model: Callable[[Tensor], Tensor],
         optimizer: torch.optim.Optimizer,
-        criterion: Callable[[Tensor, Tensor], Tensor] | None,
-        observe: Observer | None,
-        given: Mapping[str, Given],
+        fixed: Mapping[str, Any],
     ) -> None:
-        here = {name: value for name, value in given.items() if value is not None}
-        observed = () if observe is None else (name for name in loss.inputs if name not in (*OF_A_STEP, *here))
-        if why := loss.refusal([*given, *observed]):
-            raise ProtocolError(why)
+        """`fixed` is what the loss takes that is the same for all batches."""
         self._loss = loss.function
         self._model = model
         self._optimizer = optimizer
-        self._observe = observe
         self._parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         device = self._parameters[0].device
-        self._rows = {name: value for name, value in here.items() if isinstance(value, PerSample)}
-        self._fixed: dict[str, Any] = {
+        self._fixed = {
             name: {key: tensor.to(device) for key, tensor in value.items()} if isinstance(value, Mapping) else value
-            for name, value in here.items()
-            if name not in self._rows
+            for name, value in fixed.items()
         }
-        if "weights" in loss.inputs:
+        if "weights" in loss.inputs and "weights" not in fixed:
             assert isinstance(model, nn.Module)
             self._fixed["weights"] = {name: w for name, w in model.named_parameters() if w.requires_grad}
-        if "criterion" in loss.inputs:
-            self._fixed["criterion"] = criterion
-        self._labelled = "labels" in loss.inputs
-        self._total: Tensor | None = None
+        self.total: Tensor | None = None
         self._steps = 0
 
-    def __call__(self, batch: Batch) -> None:
-        """Forward, backward, update."""
+    def __call__(
+        self,
+        images: Tensor,
+        rows: Mapping[str, Tensor],
+        observe: Callable[[Tensor], Mapping[str, Tensor] | None] | None = None,
+        share: float = 1.0,
+    ) -> Tensor:
+        """Forward, backward, update; the outputs. The loss counts for a share of itself."""
         for parameter in self._parameters:  # zero_grad() in a fraction of its time, which counts for tiny models
             parameter.grad = None
-        outputs = self._model(batch.images)
-        inputs: dict[str, Any] = {"labels": batch.labels, **self._fixed} if self._labelled else {**self._fixed}
-        for name, rows in self._rows.items():
-            inputs[name] = rows.of(batch.ids).to(outputs.device)
-        if self._observe is not None:
-            shown = self._observe(batch.ids.cpu(), outputs.detach().cpu()) or {}
-            inputs.update((name, rows.to(outputs.device)) for name, rows in shown.items())
-        value = self._loss(outputs, **inputs)
+        outputs = self._model(images)
+        if observe is not None and (answered := observe(outputs.detach().cpu())):
+            rows = {**rows, **{name: tensor.to(outputs.device) for name, tensor in answered.items()}}
+        value = self._loss(outputs, **rows, **self._fixed)
+        if share != 1:
+            value = share * value
         value.backward()  # type: ignore[no-untyped-call]
         self._optimizer.step()
-        self._total = value.detach() if self._total is None else self._total + value.detach()
+        self.total = value.detach() if self.total is None else self.total + value.detach()
         self._steps += 1
+        return outputs
 
     def mean(self) -> float:
         """The mean loss of all steps, if it is finite."""
-        mean = 0.0 if self._total is None else float(self._total) / self._steps
+        mean = 0.0 if self.total is None else float(self.total) / self._steps
         if mean != mean or mean in (float("inf"), float("-inf")):
             raise Diverged(
                 f"the loss is {mean} after {self._steps} steps; a lower learning rate (optimizer.*.lr, now "

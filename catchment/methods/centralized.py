@@ -111,10 +111,9 @@ class Centralized(Method[State]):
             return
         samples = Samples(state.images, state.labels, torch.arange(len(state.labels)))
         epochs = self.client_epochs if self.model == "client" else self.server_epochs
-        for name, architecture in self.architectures(server.world).items():
-            model = server.spread(state.models[name].train(), architecture)
+        for name, model in state.models.items():
             batches = server.batches(samples, self.settings(server.world).batch_size, epochs=epochs)
-            server.fit(task_loss, model, state.optimizers[name], batches)
+            server.fit(task_loss, model.train(), state.optimizers[name], batches)
 
     def collect(self, server: Server, state: State, fleet: Fleet) -> None:
         """The data of all clients whose data are not there yet, however long it takes; who is missing is an event."""

@@ -83,9 +83,8 @@ class DSFL(OwnModels[State]):
         if self.aggregation == "era":
             t = era(t, self.temperature)
 
-        w_g = server.spread(state.model.train(), self.architecture(server))
         batches = server.batches(samples, epochs=self.server_epochs)
-        server.fit(soft_labels, w_g, state.optimizer, batches, teacher=PerSample(t, samples.ids))
+        server.fit(soft_labels, state.model.train(), state.optimizer, batches, teacher=PerSample(t, samples.ids))
         fleet.tell(self.distillation, dict.fromkeys(fleet.idle(cohort), Predictions(t)))
 
     @on_client

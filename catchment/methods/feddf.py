@@ -93,7 +93,7 @@ class FedDF(Method[State]):
         ensemble = server.aggregator(torch.stack(teachers), by_sample=True)
         for name, mean in means.items():
             model = self.student(server, mean.value() if mean.weight else state.weights[name], name)
-            state.weights[name] = self.distil(server, model, name, ensemble)
+            state.weights[name] = self.distil(server, model, ensemble)
 
     @on_client
     def local_training(self, client: Client, request: GlobalModel) -> LocalModel:
@@ -106,11 +106,10 @@ class FedDF(Method[State]):
         """A model of an architecture, to train or to evaluate."""
         return server.client_model(owner(server, architecture), weights)
 
-    def distil(self, server: Server, model: nn.Module, architecture: str, ensemble: Tensor) -> Weights:
+    def distil(self, server: Server, model: nn.Module, ensemble: Tensor) -> Weights:
         """AVGLOGITS: KL(mean of the teachers || student) on public samples; the best weights, or the last."""
         public, optimizer = public_of(server), server.optimizer(model)
         teacher = PerSample(ensemble, public.ids)
-        student = server.spread(model, server.client_architecture(owner(server, architecture)))
         epochs = ceil(self.server_steps / len(batch_sizes(len(public), server.settings.batch_size)))
 
         def annealed() -> Iterator[Batch]:
@@ -123,7 +122,7 @@ class FedDF(Method[State]):
         best, waited, weights = -1.0, 0, Weights()
         for _ in range(ceil(self.server_steps / self.validate_every)):
             model.train()
-            server.fit(teachers_logits, student, optimizer, islice(steps, self.validate_every), teacher=teacher)
+            server.fit(teachers_logits, model, optimizer, islice(steps, self.validate_every), teacher=teacher)
             if self.stop_after is None or held_out is None:
                 continue
             accuracy = server.evaluate(model, held_out).accuracy

@@ -137,7 +137,7 @@ class FedGEM(OwnModels[State]):
         public = public_of(server)
         server.fit(
             fusion_loss,
-            server.spread(state.model.train()),
+            state.model.train(),
             state.optimizer,
             server.batches(public, epochs=epochs),
             teacher=PerSample(lesson.teacher, public.ids),
@@ -220,7 +220,7 @@ class FedGEMS(FedGEM):
 
         server.fit(
             fusion_loss,
-            server.spread(state.model.train()),
+            state.model.train(),
             state.optimizer,
             server.batches(public, epochs=self.server_epochs),
             observe=decide,

@@ -197,7 +197,7 @@ class FedGKT(Method[State]):
 
         server.fit(
             loss,
-            server.spread(state.model.train()),
+            state.model.train(),
             state.optimizer,
             ahead(self.epochs(server, state, clients, others), server.device),
             teacher=PerSample(z_k) if self.distill == "both" else None,

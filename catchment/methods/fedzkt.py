@@ -35,15 +35,14 @@ from catchment.core.replies import Reply
 from catchment.core.server import Server
 from catchment.core.versions import ClientState
 from catchment.core.world import World
-from catchment.data import Batch
 from catchment.errors import Diverged, ExperimentError, ModelError, at_least
 from catchment.exchange.payload import Payload
 from catchment.families import checks
 from catchment.learning.ensembles import Ensemble
-from catchment.learning.losses import distillation, squared_distance
+from catchment.learning.losses import distillation, proximal
 from catchment.learning.optimizers import OptimizerSettings, set_rate
 from catchment.learning.precision import in_precision
-from catchment.learning.training import Weights, copy_weights, fit, load_weights, tensors_of
+from catchment.learning.training import Weights, copy_weights, load_weights, tensors_of
 from catchment.models import build_generator, is_half
 from catchment.randomness import seeded_globals, torch_generator
 
@@ -197,14 +196,10 @@ class FedZKT(Method[State]):
     def device_update(self, client: Client, request: Transferred) -> OnDeviceModel:
         """Algorithm 2: T_l epochs of equation 9."""
         model = client.model(request.weights)
-        received = {name: tensor.to(client.world.device) for name, tensor in (request.weights or {}).items()}
-        mu = self.anchor / max(len(client.train), 1)  # 1 / |D_k| beside a mean is equation 9, which has a sum
-
-        def l_k(batch: Batch) -> Tensor:
-            value = F.cross_entropy(model(batch.images), batch.labels)
-            return value + mu * squared_distance(model, received) if received and mu else value
-
-        loss = fit(client.optimizer(model), client.batches(epochs=self.client_epochs), l_k)
+        batches = client.batches(epochs=self.client_epochs)
+        w_k = request.weights if self.anchor else None
+        mu = 2 * self.anchor / max(len(client.train), 1)  # 1 / |D_k| beside a mean is equation 9, which has a sum
+        loss = client.fit(proximal, model, client.optimizer(model), batches, anchor=w_k, mu=mu)
         return OnDeviceModel(model.state_dict(), loss)
 
     # ---- the server ----
@@ -219,7 +214,7 @@ class FedZKT(Method[State]):
 
     def to_global(self, server: Server, state: State, f_ens: Ensemble) -> None:
         """n_D times: the generator raises the disagreement of F and f_ens (equation 2), F lowers it."""
-        loss, f = LOSSES[self.loss], server.spread(state.model.train())
+        loss, f = LOSSES[self.loss], state.model.train()
         state.generator.train()
         for n, (z, again) in enumerate(self.noises(server, "to_global", pairs=True)):
             self.drop_rates(server, state, n)

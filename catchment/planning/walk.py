@@ -28,6 +28,7 @@ from catchment.core.world import World
 from catchment.costs.memory import PeakMemory, counting, uncounted
 from catchment.data import Division, Samples
 from catchment.exchange.request import Request, Response
+from catchment.learning.parallel import Together, sharing
 from catchment.planning.hollow import Values, hollow
 from catchment.privacy.inversion import ProbeSettings
 from catchment.robust.inspection import Inspection
@@ -116,6 +117,13 @@ def walk(
             run_rounds(experiment, world, transport, None, observe)
     found.server_macs = modules.macs
     return found
+
+
+def steps_alone(experiment: Experiment, world: World) -> dict[str, str]:
+    """The losses that the server minimises in the first round: why rank 0 does it alone, or nothing if all ranks do."""
+    with sharing(Together()) as noted:
+        walk(experiment, world, rounds=1)
+    return noted.alone
 
 
 def real(experiment: Experiment, world: World) -> Walk:

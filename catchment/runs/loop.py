@@ -26,7 +26,6 @@ from catchment.exchange.request import VALIDATION, Request
 from catchment.files import FileLock, write_atomically
 from catchment.learning.evaluation import drawn
 from catchment.learning.moving_average import StateAverages
-from catchment.learning.spread import Order
 from catchment.privacy.inversion import CuriousServer
 from catchment.runs import summary
 from catchment.runs.checkpoint import Checkpoints
@@ -49,13 +48,9 @@ def run_rounds(
     transport: Transport,
     directory: Path | None = None,
     observe: Observer | None = None,
-    order: Order | None = None,
 ) -> Record:
-    """Do the remaining rounds of the run in a directory; without one, all. Returns the result as in `result.json`.
-
-    With `order`, which tells other ranks what to do, they share the training of the server's model.
-    """
-    return _Run(experiment, world, directory, observe, transport, order).go()
+    """Do the remaining rounds of the run in a directory; without one, all. Returns the result as in `result.json`."""
+    return _Run(experiment, world, directory, observe, transport).go()
 
 
 def ignore(record: Record) -> None:
@@ -72,13 +67,12 @@ class _Run:
         directory: Path | None,
         observe: Observer | None,
         transport: Transport,
-        order: Order | None,
     ) -> None:
         self.experiment = experiment
         self.world = world
         self.method = world.method
         self.stopwatch = Stopwatch()
-        self.server = Server(world, directory, self.stopwatch, order)
+        self.server = Server(world, directory, self.stopwatch)
         self.ledger = Ledger()
         self.transport = transport
         self.expectations = Expectations.of(world.method, world)

@@ -80,12 +80,12 @@ def test_a_rank_that_dies_in_a_step_ends_the_run():
 
         def deadly(said):
             order(said)
-            if "backward" in said:
+            if "rows" in said.get("fit", ()):
                 other.kill()
 
         ranks.order = deadly
         with pytest.raises(RunError, match=r"^rank 1 on .* is gone$"):
-            launch.run(experiment("centralized", spread=True), ranks=ranks)
+            launch.run(experiment("centralized", data_parallel=True), ranks=ranks)
 
 
 def test_a_rank_that_cannot_build_the_world_says_why(monkeypatch):
@@ -112,7 +112,7 @@ def test_the_server_of_a_federation_shares_its_training_and_outlives_a_rank(tmp_
     pytest.importorskip("flwr")
     from federations import Machines
 
-    table = {**METHODS["fedgkt"], "rounds": 3, "spread": True}
+    table = {**METHODS["fedgkt"], "rounds": 3, "data_parallel": True}
     with Machines(tmp_path, table, 2) as machines:
         machines.serve(ranks=2)
         for client in range(2):
@@ -137,7 +137,7 @@ def test_the_server_of_a_federation_shares_its_training_and_outlives_a_rank(tmp_
 def test_ranks_without_clients_and_steps_are_refused(monkeypatch):
     for name, value in surroundings(0, 2, 1).items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(ExperimentError, match="ranks have nothing to do: set spread = true"):
+    with pytest.raises(ExperimentError, match="ranks have nothing to do: set data_parallel = true"):
         catchment.run(experiment("fedgkt", engine="flower"))
 
 

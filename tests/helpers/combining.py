@@ -100,7 +100,7 @@ def drawn(seed: int, number: int, only: Sequence[str] = ()) -> Trial:
     for part in parts:
         table = merged(table, part(dice, table))
     if ranks := name != MISTAKEN and dice.happens(0.04):
-        table |= {"spread": dice.happens(0.6), "precision": dice.choice(["float32", "bfloat16"])}
+        table |= {"data_parallel": dice.happens(0.6), "precision": dice.choice(["float32", "bfloat16"])}
     return Trial(plain(table), ranks)
 
 

@@ -358,9 +358,9 @@ def _of_ranks(experiment: Experiment, whole: Life, folder: Path) -> Iterator[str
     if (not life.result) is not (whole.error is not None):
         words = (folder / "said").read_text(errors="replace").split("\n")
         yield f"2 ranks: codes {codes}: {' '.join(words[-4:])[-300:]}"
-    elif not experiment.spread and whole.error is None:
+    elif not experiment.data_parallel and whole.error is None:
         yield from _of_difference("2 ranks", whole, life)
-    elif experiment.spread:
+    elif experiment.data_parallel:
         yield from (
             f"2 ranks: {event['what']}: {event['why']}" for event in life.events if event not in [*whole.events]
         )

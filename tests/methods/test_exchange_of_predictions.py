@@ -227,7 +227,7 @@ def test_early_stopping_keeps_the_best_student():
     w = dataclasses.replace(w, data=dataclasses.replace(w.data, public_test=wrong))
     server = Server(w)
     model = method.student(server, {"1.weight": torch.tensor([[-1.0, 0.0], [1.0, 0.0]])}, w.client_models[0])
-    weights = method.distil(server, model, w.client_models[0], torch.tensor([[4.0, -4.0]]))
+    weights = method.distil(server, model, torch.tensor([[4.0, -4.0]]))
     first = -1 + sigmoid(8) - sigmoid(-2)
     assert weights["1.weight"][0, 0].item() == pytest.approx(first)
 
