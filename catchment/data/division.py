@@ -67,6 +67,11 @@ def divide(
     clients are dealt what then remains, and tested on what remains. Or it is another data set, whose training samples
     everybody may see. With the partition "own" nobody is dealt anything.
     """
+    if dataset.task is CLASSIFICATION and len(dataset.classes) == 1:
+        raise DataError(
+            f"all samples are of one class, {dataset.classes[0]}, and a classifier needs two; images by class are in a "
+            "folder for each"
+        )
     train, test = dataset.train, dataset.test
     public_train = public_test = held_out = None
     if validation:

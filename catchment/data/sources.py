@@ -107,8 +107,8 @@ def load(
             dataset = _limited(found, wanted)
         else:
             raise DataError(
-                f'data set "{name}" returned {type(found).__name__}, expected a catchment.data.Dataset; '
-                "Dataset.of makes one from arrays"
+                f'data set "{name}" returned {type(found).__name__}, expected a catchment.Dataset '
+                "(Dataset.of makes one from arrays), or a data set of PyTorch or Hugging Face"
             )
     else:
         raise ExperimentError(
@@ -262,7 +262,8 @@ def _splits(source: Source, wanted: Wanted) -> dict[str, Split]:
         if train is None:
             raise DataError(
                 f"there is no train split in {source.place}, which was given as a data set; "
-                f"{FORMS.replace('TRAIN', 'train')} is expected, or images as CLASS/*.png"
+                f"{source.forms.replace('TRAIN', 'train')} is expected"
+                + (", or images as CLASS/*.png" if source.forms == FORMS else "")
             )
     test = source.split("test") or source.split("validation")
     if test is not None and wanted.test_share is not None:
@@ -272,7 +273,8 @@ def _splits(source: Source, wanted: Wanted) -> dict[str, Split]:
     if test is None:
         found = "has no" if train is None else "has a train split but no"
         instead = "" if train is None else ", or data.test_share, such as 0.2, to test on a share of the train split"
-        raise DataError(f"{source.place} {found} test or validation split ({FORMS.replace('TRAIN', 'test')}{instead})")
+        form = source.forms.replace("TRAIN", "test")
+        raise DataError(f"{source.place} {found} test or validation split ({form}{instead})")
     public = source.split("public") if wanted.own else None
     parts = {"train": train, "test": test, "public": public}
     return {part: split for part, split in parts.items() if split is not None}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -18,6 +18,7 @@ from catchment.data.csv_files import find_csv, find_other_csv, open_csv
 from catchment.data.decoding import Pixels
 from catchment.data.fitting import Fit
 from catchment.data.hub_sets import is_hub_set, open_hub_set
+from catchment.data.image_files import ImageFiles
 from catchment.data.medmnist import find_medmnist
 from catchment.data.torch_sets import open_torch_set
 from catchment.errors import DataError
@@ -27,6 +28,7 @@ SHARD = re.compile(r".+-\d+-of-(\d+)\.parquet")
 NAMES = {"train": ("train",), "test": ("test",), "validation": ("validation", "val"), "public": ("public",)}
 KNOWN = {name for names in NAMES.values() for name in names}
 FORMS = "TRAIN.npz, TRAIN.parquet, TRAIN.csv, or TRAIN/CLASS/*.png"
+LIKE_SPLITS = {*KNOWN, "training", "testing", "valid"}  # whatever the case
 
 
 class Split(Protocol):
@@ -57,6 +59,7 @@ class Source(NamedTuple):
     place: str
     split: Callable[[str], Split | None]  # by name: train, test, validation, public
     whole: Callable[[], Split | None]  # what is not divided into splits
+    forms: str = FORMS  # of a split TRAIN
 
 
 @dataclass(frozen=True)
@@ -111,7 +114,7 @@ def source_of_given(thing: Any) -> Source:
         found = next((own for own in NAMES[name] if own in thing), None)
         return None if found is None else _open_given(thing[found], f"the split {found}")
 
-    return Source("the data set", split, lambda: None)
+    return Source("the data set", split, lambda: None, '"TRAIN": ... in the dict')
 
 
 def _open_given(thing: Any, place: str) -> Split:
@@ -125,11 +128,8 @@ def find_split(place: Path, split: str) -> Split | None:
     for name in NAMES[split]:
         for folder in (place, place / "data"):
             there = [found for find in _FINDERS if (found := find(folder, name)) is not None]
-            if len(there) > 1:
-                both = " and ".join(Path(found.place).name for found in there)
-                raise DataError(f"{folder} has both {both}; keep the one that is to be used")
             if there:
-                return there[0]
+                return _only(there, folder)
     return None
 
 
@@ -141,12 +141,29 @@ def find_whole(place: Path) -> Split | None:
             raise DataError(f"{place} is no data set; a folder, or a file of {', '.join(_OPENERS)}, is expected")
         return open_file(place)
     others = {*KNOWN, "data"}
-    folders, listed = open_class_folders(place, others), find_other_csv(place, others)
-    if folders and listed:
+    folders = open_class_folders(place, others)
+    if folders and (splits := sorted(name for name in set(folders.values) if name.lower() in LIKE_SPLITS)):
         raise DataError(
-            f"{place} has both class folders and {Path(listed.place).name}; keep the one that is to be used"
+            f"{place} has {' and '.join(splits)} where folders of classes are expected; call splits train and test"
         )
-    return folders or listed
+    try:
+        listed = find_other_csv(place, others)
+    except DataError as error:
+        aside = "; if the class folders beside it are the data, move CSV files elsewhere" if folders else ""
+        raise DataError(f"{error}{aside}") from error
+    there = [found for found in (listed, folders) if found is not None]
+    return _only(there, place) if there else None
+
+
+def _only(found: Sequence[Split], folder: Path) -> Split:
+    """The one that was found, or the list in a CSV file, which comes first, of images in class folders."""
+    if len(found) == 1:
+        return found[0]
+    files = [one.paths for one in found if isinstance(one, ImageFiles)]
+    if len(files) == len(found) == 2 and not set(files[0]).isdisjoint(files[1]):
+        return found[0]
+    both = " and ".join(Path(one.place).name if one.place != str(folder) else "class folders" for one in found)
+    raise DataError(f"{folder} has both {both}; keep the one that is to be used")
 
 
 def cut(split: Split, share: float, seed: int) -> tuple[Split, Split]:

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset, IterableDataset, Subset
 from catchment.data.decoding import Pixels, gathered
 from catchment.data.fitting import Fit
 from catchment.data.hub_columns import IMAGES, LABELS
-from catchment.errors import DataError
+from catchment.errors import DataError, printable
 from catchment.randomness import seeded_globals
 
 
@@ -52,7 +52,16 @@ class TorchSplit:
         """All images and labels; a transform that draws at random draws the same every time."""
         with seeded_globals(0):
             assert isinstance(self.items, Sized)
-            return [_pair(self.items[row], f"item {row} of {self.place}") for row in range(len(self.items))]
+            return [_pair(self._item(row), f"item {row} of {self.place}") for row in range(len(self.items))]
+
+    def _item(self, row: int) -> Any:
+        try:
+            return self.items[row]
+        except Exception as error:  # whatever a user's class raises
+            raise DataError(
+                f"item {row} of {self.place} cannot be read ({type(error).__name__}: {printable(error)}); "
+                "torch.utils.data.Subset leaves items out"
+            ) from error
 
 
 def open_torch_set(thing: Dataset[Any], place: str) -> TorchSplit:

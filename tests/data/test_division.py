@@ -96,6 +96,11 @@ def test_wrong_shares_are_refused() -> None:
         divide(make(), 400, IID, 0.5, 0)
 
 
+def test_one_class_is_refused() -> None:
+    with pytest.raises(DataError, match="all samples are of one class, 0, and a classifier needs two; images by class"):
+        divide(make(classes=1), 2, IID, None, 0)
+
+
 def test_another_data_set_can_be_public() -> None:
     private, other = make(), make(50, 20)
     division = divide(private, 6, IID, other, 0)

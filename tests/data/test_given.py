@@ -147,6 +147,13 @@ def test_a_function_may_return_one(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert built("given_by_a_function:pictures", test_share=0.5).classes == NAMES
 
 
+class Torn(Pictures):
+    def __getitem__(self, row: int) -> Any:
+        if row == 3:
+            raise OSError("torn")
+        return super().__getitem__(row)
+
+
 class Stream(IterableDataset):
     def __iter__(self) -> Any:
         return iter(())
@@ -163,9 +170,17 @@ class Stream(IterableDataset):
             TensorDataset(IMAGES.int(), LABELS),
             r"no image that can be read: .* is int32 of shape \[1, 4, 4\]; uint8 or float",
         ),
-        ({"train": Pictures()}, r"the data set has a train split but no test or validation split"),
+        (
+            {"train": Pictures()},
+            r'the data set has a train split but no test or validation split \("test": \.\.\. in the dict, or data',
+        ),
+        ({"test": Pictures()}, r'no train split in the data set, .*; "train": \.\.\. in the dict is expected$'),
+        (
+            Torn(),
+            r"item 3 of the data set cannot be read \(OSError: torn\); torch\.utils\.data\.Subset leaves items out",
+        ),
     ],
-    ids=["stream", "hub stream", "no labels", "float labels", "whole numbers", "no tests"],
+    ids=["stream", "hub stream", "no labels", "float labels", "whole numbers", "no tests", "no training", "torn"],
 )
 def test_what_cannot_be_used_is_one_sentence(given: Any, sentence: str) -> None:
     with pytest.raises(DataError, match=sentence):

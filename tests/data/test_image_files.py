@@ -128,8 +128,31 @@ def test_one_split_in_two_forms_is_refused(folder: Path) -> None:
         read(folder)
     save(folder / "train/dog/pictures/cat/a.png", 1)
     write(folder / "train/dog/labels.csv", "path,label\na.png,cat\n")
-    with pytest.raises(DataError, match=r"dog has both class folders and labels\.csv; keep the one"):
+    with pytest.raises(DataError, match=r"dog has both labels\.csv and class folders; keep the one"):
         read(folder / "train/dog")
+
+
+def test_a_list_of_the_images_beside_it_counts(folder: Path) -> None:
+    write(folder / "train.csv", "path,label\ndog/a.png,cat\ncat/z.PNG,dog\n")
+    dataset = read(folder)
+    assert (levels(dataset.train.images), dataset.train.targets.tolist()) == ([3, 2], [0, 1])
+    for number in range(4):
+        save(folder / f"all/pictures/{number}.png", number)
+    lines = "".join(f"pictures/{number}.png,{'ab'[number % 2]}\n" for number in range(4))
+    write(folder / "all/list.csv", f"path,label\n{lines}")
+    assert read(folder / "all").classes == ("a", "b")
+    write(folder / "train/ages.csv", "patient,age\n")
+    with pytest.raises(DataError, match=r'ages\.csv has no column "path"; .*: patient, age; if the class folders'):
+        read(folder / "train")
+
+
+@pytest.mark.parametrize("names", [("Train", "Test"), ("training", "testing"), ("VALID", "cat")])
+def test_folders_that_sound_like_splits_are_no_classes(tmp_path: Path, names: tuple[str, str]) -> None:
+    for name in names:
+        save(tmp_path / name / "cat/a.png", 1)
+    splits = " and ".join(sorted(set(names) - {"cat"}))
+    with pytest.raises(DataError, match=rf"has {splits} where folders of classes are expected; call splits train and"):
+        read(tmp_path)
 
 
 # ---- damage

@@ -326,9 +326,7 @@ def test_a_users_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert dataset.train.images.shape == (10, 1, 4, 4)  # a view: ids are rows of the user's images
     assert dataset.train.targets.tolist() == (dataset.train.ids % 2).tolist()
     assert dataset.normalise.mean == (0.25,)
-    with pytest.raises(
-        DataError, match=r'data set "own_sets:nothing" returned list, expected a catchment.data.Dataset'
-    ):
+    with pytest.raises(DataError, match=r'data set "own_sets:nothing" returned list, expected a catchment.Dataset'):
         read("own_sets:nothing")
     with pytest.raises(ExperimentError, match='data set "own_sets:shape": module own_sets has no "shape"'):
         read("own_sets:shape")
