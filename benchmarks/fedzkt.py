@@ -1,4 +1,4 @@
-"""CPU seconds of FedZKT's server beside a plain loop through the same models, and of ten devices in one call or a loop.
+"""CPU seconds of FedZKT's server beside a plain loop through the same models.
 
     python benchmarks/fedzkt.py             # some minutes
 
@@ -20,9 +20,8 @@ import torch
 import torch.nn.functional as F
 
 import catchment
-from catchment import models, process
+from catchment import process
 from catchment.core.server import Server
-from catchment.learning.ensembles import _Loop, _Stack
 from catchment.learning.training import copy_weights
 from catchment.methods.fedzkt import sl_loss
 
@@ -30,8 +29,6 @@ RESULTS = Path(__file__).parent / "results" / "fedzkt.json"
 DEVICES = ["cnn", "mlp", "lenet", "lenet(12,32,3)", "lenet(8,16,2)"]
 ITERATIONS = 4
 BATCH = 64
-TEACHERS = 10
-TAUGHT = (("mlp", (1, 8, 8)), ("mlp", (1, 28, 28)), ("lenet", (1, 28, 28)), ("cnn", (1, 28, 28)))
 
 
 def images():
@@ -122,45 +119,6 @@ def server(width: int, repeats: int) -> dict:
     }  # fmt: skip
 
 
-def ensemble(name: str, shape: tuple[int, int, int], repeats: int) -> dict:
-    """Ten devices of one architecture, as teachers (the gradient of images) and as students (a step of weights)."""
-    devices = [models.build(name, shape, 10, seed).eval() for seed in range(TEACHERS)]
-    for device in devices:
-        device.to(memory_format=torch.channels_last)
-    x = torch.randn(BATCH, *shape, generator=torch.Generator().manual_seed(0)).requires_grad_()
-    target = torch.full((BATCH, 10), 0.1)
-    ways = {"loop": _Loop(devices), "one call": _Stack(devices)}
-    optimizers = {way: torch.optim.SGD(group.parameters(), lr=1e-6, fused=True) for way, group in ways.items()}
-
-    def teach(way: str) -> torch.Tensor:
-        loss = (target - ways[way](x).softmax(2).mean(0)).abs().sum(1).mean()
-        return torch.autograd.grad(loss, x)[0]
-
-    def learn(way: str) -> torch.Tensor:
-        loss = (target - ways[way](x.detach()).softmax(2)).abs().sum(2).mean(1).sum()
-        optimizers[way].zero_grad()
-        loss.backward()
-        optimizers[way].step()
-        return loss.detach()
-
-    found: dict = {"model": name, "shape": list(shape)}
-    for side, work in (("teachers", teach), ("students", learn)):
-        seconds: dict[str, list[float]] = {way: [] for way in ways}
-        results = {}
-        for _ in range(repeats + 1):  # the first warms up
-            for way in ways:
-                began = time.process_time()
-                for _ in range(5):
-                    results[way] = work(way)
-                seconds[way].append((time.process_time() - began) / 5)
-        assert torch.allclose(results["loop"], results["one call"], atol=1e-5)
-        found[side] = {
-            "ms": {way: 1e3 * statistics.median(values[1:]) for way, values in seconds.items()},
-            "loop_over_one_call": statistics.median(a / b for a, b in list(zip(*seconds.values()))[1:]),
-        }
-    return found
-
-
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--repeats", type=int, default=5)
@@ -168,9 +126,8 @@ def main() -> None:
     process.set_up()
     torch.set_num_threads(1)
     measured = {
-        "devices": DEVICES, "teachers": TEACHERS, "batch": BATCH, "iterations": ITERATIONS, "repeats": repeats,
+        "devices": DEVICES, "batch": BATCH, "iterations": ITERATIONS, "repeats": repeats,
         "server": [server(width, repeats) for width in (8, 64)],
-        "ensembles": [ensemble(name, shape, repeats) for name, shape in TAUGHT],
     }  # fmt: skip
     RESULTS.write_text(json.dumps(measured, indent=2) + "\n")
     print(json.dumps(measured, indent=2))

@@ -186,17 +186,7 @@ def fedzkt(measured: Record) -> str:
     ]  # fmt: skip
     head = [f"{len(measured['devices'])} devices, 28x28, batches of {measured['batch']}",
             "plain loop, CPU s per iteration", "Catchment, CPU s per iteration", "times faster"]  # fmt: skip
-    first = markdown(head, rows)
-    rows = []
-    for row in measured["ensembles"]:
-        cells = [f"{row['model']}, {'x'.join(map(str, row['shape']))}"]
-        for side in ("teachers", "students"):
-            cells += [f"{row[side]['ms'][way]:.1f}" for way in ("loop", "one call")]
-            cells.append(f"{row[side]['loop_over_one_call']:.2f}")
-        rows.append(cells)
-    head = [f"{measured['teachers']} devices of one architecture", "teachers, loop, CPU ms", "one call", "times faster",
-            "students, loop, CPU ms", "one call", "times faster"]  # fmt: skip
-    return f"{first}\n\n{markdown(head, rows)}"
+    return markdown(head, rows)
 
 
 def spool(measured: Record) -> str:

@@ -38,7 +38,6 @@ from catchment.core.world import World
 from catchment.errors import Diverged, ExperimentError, ModelError, at_least
 from catchment.exchange.payload import Payload
 from catchment.families import checks
-from catchment.learning.ensembles import Ensemble
 from catchment.learning.losses import distillation, proximal
 from catchment.learning.optimizers import OptimizerSettings, set_rate
 from catchment.learning.precision import in_precision
@@ -157,12 +156,12 @@ class FedZKT(Method[State]):
         """A fresh global model and generator."""
         model = server.model()
         generator = self.first_generator(server.world, server.seed("generator"))
-        generator_optimizer = server.optimizer(generator, self.generator_settings(server.world))
+        generator_optimizer = server.optimizer(generator, self.generator_settings(server))
         return State(model, server.optimizer(model), generator, generator_optimizer)
 
-    def generator_settings(self, world: World) -> OptimizerSettings:
+    def generator_settings(self, server: Server) -> OptimizerSettings:
         """G's Adam, whose rate follows the schedule of the server."""
-        return OptimizerSettings(name="adam", lr=self.generator_lr, schedule=world.server_optimizer.schedule)
+        return OptimizerSettings(name="adam", lr=self.generator_lr, schedule=server.settings.schedule)
 
     def first_generator(self, world: World, seed: int) -> nn.Module:
         """G with random weights."""
@@ -207,32 +206,32 @@ class FedZKT(Method[State]):
     def server_update(self, server: Server, state: State, active: Sequence[int]) -> None:
         """Algorithm 3: from the devices to the global model, and from there to the active devices."""
         models = {k: self.device_model(server, state, k) for k in sorted(state.weights)}
-        self.to_global(server, state, Ensemble(self.groups(server.world, models)))
+        self.to_global(server, state, list(models.values()))
         students = {k: models[k] for k in active}
-        self.to_devices(server, state, Ensemble(self.groups(server.world, students)))
+        self.to_devices(server, state, list(students.values()))
         state.weights |= {k: copy_weights(student) for k, student in students.items()}
 
-    def to_global(self, server: Server, state: State, f_ens: Ensemble) -> None:
+    def to_global(self, server: Server, state: State, devices: Sequence[nn.Module]) -> None:
         """n_D times: the generator raises the disagreement of F and f_ens (equation 2), F lowers it."""
         loss, f = LOSSES[self.loss], state.model.train()
         state.generator.train()
         for n, (z, again) in enumerate(self.noises(server, "to_global", pairs=True)):
             self.drop_rates(server, state, n)
             x = state.generator(z)
-            u, v = f(x), f_ens(x)
+            u, v = f(x), logits_of(devices, x)
             if n == self.iterations - 1:
                 state.gradients = gradient_norms(u, v, x)
             _step(state.generator_optimizer, -loss(u, v))
             with torch.no_grad():
                 x = state.generator(again)
-                v = f_ens(x)
+                v = logits_of(devices, x)
             value = loss(f(x), v)
             _step(state.optimizer, value)
         self.check_finite(server, "disagreement", value.item())
 
-    def to_devices(self, server: Server, state: State, students: Ensemble) -> None:
+    def to_devices(self, server: Server, state: State, students: Sequence[nn.Module]) -> None:
         """n_D times: every student learns from F on generated inputs (equation 8, KL)."""
-        optimizer = server.optimizer(students)
+        optimizer = server.optimizer(nn.ModuleList(students))
         state.model.eval()
         for n, (z,) in enumerate(self.noises(server, "to_devices")):
             if self.students == "dropping":
@@ -241,31 +240,30 @@ class FedZKT(Method[State]):
                 x = state.generator(z)
                 teacher = state.model(x)
             # A sum, so that every student steps as if it were alone.
-            value = torch.stack([distillation(student, teacher, 1.0) for student in students(x)]).sum()
+            value = torch.stack([distillation(student, teacher, 1.0) for student in logits_of(students, x)]).sum()
             _step(optimizer, value)
         self.check_finite(server, "loss of the students", value.item())
-        students.settle()
 
     def noises(self, server: Server, purpose: str, pairs: bool = False) -> Iterator[list[Tensor]]:
         """z of n_D iterations, `[B, noise]`, one or two of them each."""
         generator = torch_generator(server.seed("noise", purpose))
-        size = (server.world.server_optimizer.batch_size, self.noise)
+        size = (server.settings.batch_size, self.noise)
         for _ in range(self.iterations):
-            yield [torch.randn(size, generator=generator).to(server.world.device) for _ in range(2 if pairs else 1)]
+            yield [torch.randn(size, generator=generator).to(server.device) for _ in range(2 if pairs else 1)]
 
     def check_finite(self, server: Server, what: str, value: float) -> None:
         """Stop rather than send weights that are not numbers."""
         if not math.isfinite(value):
             raise Diverged(
                 f"the {what} is {value} in round {server.round}; a lower optimizer.server.lr, now "
-                f"{server.world.server_optimizer.lr:g}, or another method.loss usually helps"
+                f"{server.settings.lr:g}, or another method.loss usually helps"
             )
 
     def drop_rates(self, server: Server, state: State, n: int) -> None:
         """Set the learning rates of F and G, eta_S and eta_G, for an iteration of this round."""
         dropped = self.dropped(server, n)
         set_rate(state.optimizer, server.rate() * dropped)
-        set_rate(state.generator_optimizer, server.rate(self.generator_settings(server.world)) * dropped)
+        set_rate(state.generator_optimizer, server.rate(self.generator_settings(server)) * dropped)
 
     def dropped(self, server: Server, n: int) -> float:
         """The share of the learning rates that the milestones leave in an iteration of this round."""
@@ -276,26 +274,17 @@ class FedZKT(Method[State]):
         return self.factor**passed
 
     def device_model(self, server: Server, state: State, client: int) -> nn.Module:
-        """A module of its own for a device."""
-        architecture = server.world.client_architecture(client)
+        """A module of its own for a device; in evaluation mode batch normalisation keeps its statistics."""
+        architecture = server.client_architecture(client)
         model = architecture.build()
         load_weights(tensors_of(model), state.weights[client], architecture.name)
-        return model
-
-    def groups(self, world: World, models: dict[int, nn.Module]) -> list[list[nn.Module]]:
-        """Models by architecture."""
-        groups: dict[str, list[nn.Module]] = {}
-        for k, model in models.items():
-            groups.setdefault(world.client_architecture(k).name, []).append(model)
-        return list(groups.values())
+        return model.eval()
 
     # ---- what comes out ----
 
     def evaluate(self, server: Server, state: State, fleet: Fleet) -> Metrics:
         """The devices' models after the transfer, the first weights of those not heard yet; the global model beside."""
-        devices = {
-            k: server.evaluate(self.client_model(server, state, k, {})).quality for k in range(server.world.clients)
-        }
+        devices = {k: server.evaluate(self.client_model(server, state, k, {})).quality for k in range(server.clients)}
         return Metrics.of_clients(
             devices,
             server=server.evaluate(state.model).as_dict(),
@@ -305,11 +294,11 @@ class FedZKT(Method[State]):
 
     def shown(self, server: Server, state: State) -> Tensor:
         """Some generated images, as the models see them; always of the same noise."""
-        noise = torch.randn(SHOWN, self.noise, generator=torch_generator(server.world.seed, "shown"))
+        noise = torch.randn(SHOWN, self.noise, generator=torch_generator(server.shared_seed, "shown"))
         buffers = {name: buffer.clone() for name, buffer in state.generator.named_buffers()}
         state.generator.train()  # with the statistics of the batch, and without keeping them
         with torch.no_grad():
-            return functional_call(state.generator, buffers, (noise.to(server.world.device),))  # type: ignore[no-any-return]
+            return functional_call(state.generator, buffers, (noise.to(server.device),))  # type: ignore[no-any-return]
 
     def client_model(self, server: Server, state: State, client: int, kept: ClientState) -> nn.Module:
         """The device's model after its last transfer; the first weights if it was never heard."""
@@ -318,6 +307,11 @@ class FedZKT(Method[State]):
     def server_model(self, server: Server, state: State) -> nn.Module:
         """The global model."""
         return state.model
+
+
+def logits_of(models: Sequence[nn.Module], images: Tensor) -> Tensor:
+    """What every model makes of the same images, `[K, B, C]`."""
+    return torch.stack([model(images) for model in models])
 
 
 def _step(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:

@@ -121,7 +121,7 @@ METHODS: dict[str, dict[str, Any]] = {
         "models": {"client": ["mlp", "cnn"], "server": "cnn"},
         "optimizer": {"server": {"name": "sgd", "lr": 0.01}},
     },
-    "fedzkt, batched": {
+    "fedzkt, one architecture": {
         "method": {"name": "fedzkt", "iterations": 2, "width": 4, "loss": "kl", "milestones": "round"},
         "models": {"client": "mlp", "server": "resnet4", "initial": "glorot"},
         "participation": {"fraction": 1.0},

@@ -11,7 +11,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from PIL import Image
-from torch import nn
 from worlds import experiment
 from worlds_by_hand import world as by_hand
 
@@ -27,7 +26,6 @@ from catchment.costs.ledger import Ledger
 from catchment.engines.inprocess import InProcess
 from catchment.errors import Diverged, ExperimentError, ModelError
 from catchment.exchange.request import Request
-from catchment.learning.ensembles import Ensemble
 from catchment.learning.training import copy_weights
 from catchment.methods import fedzkt
 from catchment.methods.fedzkt import (
@@ -38,6 +36,7 @@ from catchment.methods.fedzkt import (
     gradient_norms,
     kl_loss,
     l1_loss,
+    logits_of,
     sl_loss,
 )
 from catchment.report import write_report
@@ -191,7 +190,7 @@ def disagreement(world, server, state, noise):
     models = {k: method.device_model(server, state, k) for k in sorted(state.weights)}
     with torch.no_grad():
         x = state.generator.train()(noise)
-        return LOSSES[method.loss](state.model.train()(x), Ensemble(method.groups(world, models))(x)).item()
+        return LOSSES[method.loss](state.model.train()(x), logits_of(list(models.values()), x)).item()
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -203,7 +202,7 @@ def test_the_generator_raises_the_disagreement_and_the_global_model_lowers_it(lo
         getattr(state, still).step = lambda: None  # this side stands still
         before = disagreement(world, server, state, noise)
         models = {k: world.method.device_model(server, state, k) for k in state.weights}
-        world.method.to_global(server, state, Ensemble(world.method.groups(world, models)))
+        world.method.to_global(server, state, list(models.values()))
         after = disagreement(world, server, state, noise)
         assert (after > before) if moves == "generator" else (after < before)
 
@@ -214,7 +213,7 @@ def test_teachers_stay_as_they_are():
     server, state = begun(world)
     models = {k: world.method.device_model(server, state, k) for k in state.weights}
     before = {k: copy_weights(model) for k, model in models.items()}
-    world.method.to_global(server, state, Ensemble(world.method.groups(world, models)))
+    world.method.to_global(server, state, list(models.values()))
     assert all(same(copy_weights(model), before[k]) for k, model in models.items())
     assert all(weight.grad is None for model in models.values() for weight in model.parameters())
 
@@ -239,14 +238,14 @@ def test_an_idle_device_teaches():
 
 @pytest.mark.parametrize("client", [("mlp",), ("mlp", "resnet4", "cnn")])
 def test_a_student_learns_as_if_it_were_alone(client):
-    """Whether devices of one architecture are taught in one call or in a loop, and whoever else is taught."""
+    """Whoever else is taught."""
     world = zkt(client, iterations=3)
     everybody = range(5)
     together, alone = {}, {}
     for group in ([*everybody], *([k] for k in everybody)):
         server, state = begun(world, everybody)
         models = {k: world.method.device_model(server, state, k) for k in group}
-        world.method.to_devices(server, state, Ensemble(world.method.groups(world, models)))
+        world.method.to_devices(server, state, list(models.values()))
         (together if len(group) > 1 else alone).update({k: copy_weights(model) for k, model in models.items()})
     for k in everybody:
         for name, weight in together[k].items():
@@ -266,17 +265,21 @@ def test_students_come_nearer_to_the_global_model():
 
     before = distances()
     models = {k: world.method.device_model(server, state, k) for k in state.weights}
-    world.method.to_devices(server, state, Ensemble(world.method.groups(world, models)))
+    world.method.to_devices(server, state, list(models.values()))
     state.weights = {k: copy_weights(model) for k, model in models.items()}
     assert all(after < 0.9 * first for after, first in zip(distances(), before))
 
 
 def test_frozen_weights_of_a_students_model_stay_frozen():
-    models = [nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)) for _ in range(5)]
-    for model in models:
-        model[1].requires_grad_(False)
-    for enough in (4, 99):
-        assert [len(p) for p in Ensemble([models], enough=enough).parameters()] == ([5, 5] if enough == 4 else [2] * 10)
+    world = zkt(("mlp",), iterations=1)
+    server, state = begun(world, (0,))
+    model = world.method.device_model(server, state, 0)
+    first, *others = model.parameters()
+    first.requires_grad_(False)
+    before = [weight.clone() for weight in (first, *others)]
+    world.method.to_devices(server, state, [model])
+    moved = [not torch.equal(weight, old) for weight, old in zip((first, *others), before)]
+    assert moved == [False, *[True] * len(others)]
 
 
 def test_a_loss_that_is_not_finite_is_said():
@@ -288,23 +291,7 @@ def test_a_loss_that_is_not_finite_is_said():
         world.method.server_update(server, state, active=[0])
     models = {k: world.method.device_model(server, state, k) for k in state.weights}
     with pytest.raises(Diverged, match="the loss of the students is nan in round 1"):
-        world.method.to_devices(server, state, Ensemble(world.method.groups(world, models)))
-
-
-# ---- batched and looped ------------------------------------------------------------------------------------------
-
-
-def test_one_call_gives_what_a_loop_gives():
-    models = [catchment.models.build("mlp(8)", (1, 8, 8), 10, seed) for seed in range(6)]
-    images = torch.randn(7, 1, 8, 8, generator=torch.Generator().manual_seed(0), requires_grad=True)
-    found = []
-    for enough in (4, 99):
-        ensemble = Ensemble([models[:5], models[5:]], enough=enough)
-        logits = ensemble(images)
-        found.append((logits, torch.autograd.grad(logits.softmax(2).mean(0).square().sum(), images)[0]))
-        assert len(ensemble.parameters()) == (4 + 4 if enough == 4 else 6 * 4)
-    torch.testing.assert_close(found[0], found[1])
-    torch.testing.assert_close(found[0][0], torch.stack([model(images) for model in models]))
+        world.method.to_devices(server, state, list(models.values()))
 
 
 # ---- what a user may bring, and what is refused ------------------------------------------------------------------

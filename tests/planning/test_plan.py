@@ -40,7 +40,7 @@ def test_a_plan_equals_the_ledger_of_the_run_that_follows(name):
 
 SERVERS = (
     "fedavg", "centralized", "fedgkt, averaged", "fedgkt, asynchronous", "split learning", "splitfed, v1", "fedgems",
-    "dsfl", "feddf, two architectures", "fedzkt", "fedzkt, batched", "fedkgf",
+    "dsfl", "feddf, two architectures", "fedzkt", "fedzkt, one architecture", "fedkgf",
 )  # fmt: skip
 
 
