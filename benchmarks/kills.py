@@ -33,10 +33,11 @@ from evidence import RESULTS, Evidence
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "helpers"))
 
 import preloaded
-from federations import NEWS, ROUTINE
-from lives import CASES, contents, live, rounds_done
+from federations import ROUTINE
+from lives import CASES, live, rounds_done
 
 from catchment.flower.federation import end_with_parent
+from catchment.testing import Outcome
 
 __all__ = ["preloaded"]
 KILLS = 11  # of one run, at most
@@ -206,16 +207,8 @@ def kill_child(parent: int, word: str) -> bool:
     return False
 
 
-def less_news(out: Path) -> Any:
-    """All that a run leaves, less what it tells of who came, went and was greeted, and when."""
-    result, rounds, ledger = contents(out)
-    for record in (result, *rounds):
-        del record["virtual_seconds"]
-    del result["costs"]["peak_memory"]  # measured, to a few bytes
-    for record in rounds:
-        record["events"] = [event for event in record["events"] if event["what"] not in NEWS]
-    lines = [json.loads(line)["entries"] for line in ledger.splitlines()]
-    return result, rounds, [[entry for entry in entries if entry["purpose"] != "greeting"] for entries in lines]
+def less_news(out: Path) -> Outcome:
+    return Outcome.of(out).less_news()
 
 
 class Engine(NamedTuple):
@@ -228,7 +221,7 @@ class Engine(NamedTuple):
 
 
 ENGINES = {
-    "inprocess": Engine(CASES, 1000, in_process, contents),
+    "inprocess": Engine(CASES, 1000, in_process, Outcome.of),
     "flower": Engine(OVER_FLOWER, 100, over_flower, less_news),
 }
 

@@ -16,13 +16,13 @@ class Ternary(Stage):
 
     def encode(self, parts, context):
         values = parts["values"].float()
-        scale = values.abs().max().reshape(1)
+        scale = values.abs().max()
         levels = 1 + values.sign() * (values.abs() > self.threshold * scale)
         return put(parts, levels.to(torch.uint8), scale=scale)
 
     def layout(self, before, count):
         levels = Form(torch.uint8, before["values"].shape, bits=2)
-        return put(before, levels, scale=Form(torch.float32, (1,)))
+        return put(before, levels, scale=Form(torch.float32, ()))
 
     def decode(self, parts, context):
         return put(parts, ((parts["values"].float() - 1) * parts["scale"]).to(context.form.dtype))

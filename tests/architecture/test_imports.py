@@ -25,7 +25,7 @@ LAYERS = (
     "watching",
     "keys", "device", "flower",  # real devices
     "launch",
-    "trackers", "studies",
+    "trackers", "studies", "testing",
     "__init__",  # the public names
     "cli", "__main__",
 )  # fmt: skip

@@ -127,7 +127,7 @@ def test_skeletons_pass_their_own_tests(call, tmp_path):
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"], capture_output=True, text=True, cwd=tmp_path
     )
     assert done.returncode == 0, done.stdout
-    assert "3 passed" in done.stdout
+    assert "4 passed" in done.stdout
 
 
 def test_a_skeleton_replaces_nothing(call, tmp_path):

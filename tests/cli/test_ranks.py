@@ -13,13 +13,14 @@ from pathlib import Path
 import pytest
 import torch
 from jobs import COMMAND, job, surroundings
-from lives import contents, rounds_done
+from lives import rounds_done
 from worlds import METHODS, experiment
 
 import catchment
 from catchment import launch
 from catchment.errors import ExperimentError, RunError, UserError
 from catchment.runs.checkpoint import Checkpoints
+from catchment.testing import Outcome
 
 SETTINGS = {"rounds": 30, "data": {"train": 200, "test": 20}, "workers": 2}
 
@@ -60,7 +61,7 @@ def test_a_rank_that_is_killed_ends_the_run_with_one_sentence(tmp_path):
     assert 2 <= rounds_done(tmp_path / "broken") < 30
     catchment.resume(tmp_path / "broken")
     catchment.run(settings, tmp_path / "whole")
-    assert contents(tmp_path / "broken") == contents(tmp_path / "whole")
+    assert Outcome.of(tmp_path / "broken") == Outcome.of(tmp_path / "whole")
 
 
 def test_a_rank_that_is_killed_while_it_has_nothing_to_do_is_noticed():

@@ -23,7 +23,7 @@ def test_flower_changes_nothing(name, tmp_path, monkeypatch):
     here = outcome(name, tmp_path / "here", data=data)
     there = outcome(name, tmp_path / "there", data=data, engine="flower")
     if name in UNORDERED:
-        assert len(there[1]) == len(here[1])
-        assert there[0]["lost"] == there[0]["failed"] == 0
+        assert len(there.rounds) == len(here.rounds)
+        assert there.result["lost"] == there.result["failed"] == 0
     else:
         assert there == here

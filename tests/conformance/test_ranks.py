@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 from jobs import job
-from lives import contents
 from worlds import METHODS, TROUBLE, experiment
 
 import catchment
 from catchment import launch
 from catchment.engines import work_queue
 from catchment.engines.seats import Seat
+from catchment.testing import Outcome
 
 
 @pytest.fixture(scope="module")
@@ -38,20 +38,20 @@ def served(monkeypatch):
 def outcome(out: Path, ranks, name, **settings):
     """All that must be equal."""
     launch.run(experiment(name, rounds=2, few=True, **settings), out, ranks=ranks)
-    return contents(out)
+    return Outcome.of(out)
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_ranks_change_nothing(name, ranks, served, tmp_path):
-    reference = outcome(tmp_path / "1", None, name, **TROUBLE)
+def test_ranks_change_nothing(name, ranks, served, reference, tmp_path):
+    expected = reference(name, rounds=2, **TROUBLE)
     assert not served
-    assert outcome(tmp_path / "2", ranks, name, **TROUBLE) == reference
+    assert outcome(tmp_path / "run", ranks, name, **TROUBLE) == expected
     assert served
 
 
-def test_strict_mode_on_ranks_changes_nothing(ranks, served, tmp_path):
+def test_strict_mode_on_ranks_changes_nothing(ranks, served, reference, tmp_path):
     name = "fedgkt, coded"
-    assert outcome(tmp_path / "2", ranks, name, strict=True) == outcome(tmp_path / "1", None, name)
+    assert outcome(tmp_path / "run", ranks, name, strict=True) == reference(name, rounds=2)
     assert any(request.aside for request in served)
     assert not all(request.aside for request in served)
 
@@ -75,4 +75,4 @@ def test_a_run_may_go_on_with_another_number_of_ranks(name, ranks, served, tmp_p
         launch.continue_run(settings, broken, observe=die)
     launch.continue_run(settings, broken, ranks=ranks)
     assert served
-    assert contents(broken) == contents(whole)
+    assert Outcome.of(broken) == Outcome.of(whole)

@@ -9,11 +9,12 @@ from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
-from lives import CASES, contents, live, rounds_done
+from lives import CASES, live, rounds_done
 from worlds import PHONES, experiment
 
 import catchment
 from catchment.runs import checkpoint, client_files
+from catchment.testing import Outcome
 
 KILLS_EACH = 4
 
@@ -56,7 +57,7 @@ def test_killed_at_random_moments_and_resumed(name, tmp_path, processes):
         process.kill()
         process.join()
     live_to_the_end(processes, name, broken)
-    assert contents(broken) == contents(whole)
+    assert Outcome.of(broken) == Outcome.of(whole)
 
 
 @pytest.mark.parametrize("name", ["standalone", "fedgkt, asynchronous"])
@@ -88,7 +89,7 @@ def test_stopped_at_every_write_of_a_checkpoint(name, tmp_path, monkeypatch):
         for module in (checkpoint, client_files):
             monkeypatch.setattr(module, "write_atomically", write)
         catchment.resume(out)
-        assert contents(out) == contents(tmp_path / "whole"), fatal
+        assert Outcome.of(out) == Outcome.of(tmp_path / "whole"), fatal
 
 
 def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(tmp_path):
@@ -99,7 +100,7 @@ def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(tmp_path):
     newest = max((tmp_path / "broken" / "checkpoints").glob("round-*"))
     newest.write_bytes(newest.read_bytes()[:-100])
     catchment.resume(tmp_path / "broken")
-    assert contents(tmp_path / "broken") == contents(tmp_path / "whole")
+    assert Outcome.of(tmp_path / "broken") == Outcome.of(tmp_path / "whole")
 
 
 def test_resuming_a_finished_run_changes_nothing(tmp_path):

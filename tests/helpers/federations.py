@@ -19,10 +19,10 @@ from worlds import experiment
 import catchment
 from catchment.device.policy import Policy
 from catchment.flower.federation import listen
+from catchment.testing import Outcome
 
 HERE = Path(__file__).parent
 PATIENCE = 240.0  # seconds
-NEWS = ("joined", "left", "restarted", "resumed")  # events that differ between runs with the same result
 DIGEST = Path("flower") / "digest"  # in a run's directory
 ROUTINE = "catchment.flower.serving"  # in the command line of the server routine
 
@@ -43,19 +43,9 @@ def free_port() -> int:
 
 
 def outcome(name, out, observe=None, **settings):
-    """All that must be equal: results and bytes, less times, and less news of who came and went."""
-    chosen = experiment(name, **settings)
-    result = catchment.run(chosen, out=out, observe=observe)
-    rounds = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
-    for record in (result, *rounds):
-        del record["seconds"], record["spent"], record["virtual_seconds"]
-    del result["costs"]["peak_memory"]  # measured, to a few bytes
-    for record in rounds:
-        record["events"] = [event for event in record["events"] if event["what"] not in NEWS]
-    ledger = [json.loads(line) for line in (out / "ledger.jsonl").read_text().splitlines()]
-    for record in ledger:  # who greets is no method
-        record["entries"] = [entry for entry in record["entries"] if entry["purpose"] != "greeting"]
-    return result, rounds, ledger
+    """All that must be equal."""
+    catchment.run(experiment(name, **settings), out=out, observe=observe)
+    return Outcome.of(out).less_news()
 
 
 class Machines:

@@ -8,8 +8,6 @@ blamed for what nobody did, every number must be finite, and the bytes must be t
 from __future__ import annotations
 
 import dataclasses
-import json
-import math
 import os
 import socket
 import subprocess
@@ -30,7 +28,6 @@ from jobs import surroundings
 from spoiling import peak_memory, reset_peak
 from worlds import HERE
 
-import catchment
 from catchment import Experiment
 from catchment.codecs.rules import Rule, parse_rule
 from catchment.core.method import contract, handlers
@@ -40,6 +37,7 @@ from catchment.errors import RunError, UserError
 from catchment.exchange.payload import fields_of
 from catchment.learning.averaging import WeightedMean
 from catchment.planning.plan import plan
+from catchment.testing import Outcome, difference, lived, not_finite
 
 MOST_MEMORY = 256e6  # bytes by which an experiment may grow the process
 NEAR = 0.2  # FedAvg's accuracy below that of a plain loop over the same clients
@@ -57,37 +55,6 @@ class Verdict:
     runs: int = 0
     findings: list[str] = field(default_factory=list)
     traces: list[str] = field(default_factory=list)
-
-
-@dataclass
-class Life:
-    """What a run left."""
-
-    error: Exception | None
-    result: dict[str, Any]
-    rounds: list[dict[str, Any]]
-    ledger: list[dict[str, Any]]
-
-    @property
-    def said(self) -> str:
-        """The error in words; "" without one."""
-        return "" if self.error is None else f"{type(self.error).__name__}: {self.error}"
-
-    @property
-    def events(self) -> Iterator[dict[str, Any]]:
-        """Of all rounds."""
-        for record in self.rounds:
-            yield from record["events"]
-
-    def sent(self, direction: str) -> Iterator[tuple[str, list[int]]]:
-        """Tensors of training as the ledger has them, and whose they are."""
-        for entry in (entry for record in self.ledger for entry in record["entries"]):
-            if (entry["direction"], entry["purpose"]) == (direction, "training"):
-                yield from ((name, entry["clients"]) for name in entry["tensors"])
-
-
-class _Stopped(Exception):
-    """Raised to stop a run."""
 
 
 def judged(trial: Trial, folder: Path) -> Verdict:
@@ -129,51 +96,17 @@ def judged(trial: Trial, folder: Path) -> Verdict:
     return verdict
 
 
-def lived(experiment: Experiment, out: Path, *, stops: bool = False) -> Life:
-    """A run to its end, in one life or stopped once after every round."""
-    done: set[int] = set()
-
-    def observe(record: dict[str, Any]) -> None:
-        if stops and record["round"] not in done:
-            done.add(record["round"])
-            raise _Stopped
-
-    error: Exception | None = None
-    for life in range(experiment.rounds + 2):
-        try:
-            if life:
-                catchment.resume(out, observe=observe)
-            else:
-                catchment.run(experiment, out, observe=observe)
-        except _Stopped:
-            continue
-        except Exception as raised:
-            error = raised
-        break
-    return left(out, error)
-
-
-def left(out: Path, error: Exception | None) -> Life:
-    """What is in a run's directory, less wall times."""
-
-    def lines(name: str) -> list[dict[str, Any]]:
-        path = out / name
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-    path = out / "result.json"
-    life = Life(
-        error, json.loads(path.read_text()) if path.exists() else {}, lines("rounds.jsonl"), lines("ledger.jsonl")
-    )
-    for record in (life.result, *life.rounds):
-        record.pop("seconds", None)
-        record.pop("spent", None)
-    return life
+def _tensors(life: Outcome, direction: str) -> Iterator[tuple[str, list[int]]]:
+    """Tensors of training as the ledger has them, and whose they are."""
+    for entry in (entry for record in life.ledger for entry in record["entries"]):
+        if (entry["direction"], entry["purpose"]) == (direction, "training"):
+            yield from ((name, entry["clients"]) for name in entry["tensors"])
 
 
 # ---- what must hold ---------------------------------------------------------------------------------------------
 
 
-def _of_error(table: Mapping[str, Any], life: Life) -> Iterator[str]:
+def _of_error(table: Mapping[str, Any], life: Outcome) -> Iterator[str]:
     """A run ends with an error only if clients fail that are said to fail, or the author made a mistake."""
     if life.error is None or PLANTED in life.said:
         return
@@ -182,7 +115,7 @@ def _of_error(table: Mapping[str, Any], life: Life) -> Iterator[str]:
         yield f"ends with {life.said}"
 
 
-def _of_blame(table: Mapping[str, Any], life: Life) -> Iterator[str]:
+def _of_blame(table: Mapping[str, Any], life: Outcome) -> Iterator[str]:
     """Events are about what was asked for."""
     expected = {"attacked", "flagged"}
     faults = table.get("faults", {})
@@ -200,35 +133,20 @@ def _of_blame(table: Mapping[str, Any], life: Life) -> Iterator[str]:
             seen.add(event["what"])
             yield f"{event['what']}, client {event['client']}: {event['why']}"
     if table["method"]["name"] == "centralized" and life.result:
-        heard = {client for _, clients in life.sent("up") for client in clients}
+        heard = {client for _, clients in _tensors(life, "up") for client in clients}
         noted = {event["client"] for event in life.events}
-        asked = {client for _, clients in life.sent("down") for client in clients}
+        asked = {client for _, clients in _tensors(life, "down") for client in clients}
         if missing := sorted(asked - heard - noted):
             yield f"the data of clients {missing} never come, and no event says so"
 
 
-def _of_numbers(life: Life) -> Iterator[str]:
+def _of_numbers(life: Outcome) -> Iterator[str]:
     """All numbers are finite, but those of an attack."""
-    places: dict[str, Any] = {"result": {**life.result, "attack": None}}
-    places |= {f"round {record['round']}": {**record, "events": None} for record in life.rounds}
-    for place, value in places.items():
-        if strange := next(_not_finite(value), None):
-            yield f"{place} has {strange}"
-            return
+    if found := not_finite(life):
+        yield found
 
 
-def _not_finite(value: Any, where: str = "") -> Iterator[str]:
-    if isinstance(value, dict):
-        for key, item in value.items():
-            yield from _not_finite(item, f"{where} {key}")
-    elif isinstance(value, list):
-        for item in value:
-            yield from _not_finite(item, where)
-    elif (isinstance(value, float) and not math.isfinite(value)) or value in ("nan", "inf", "-inf"):
-        yield f"{value} as{where}"
-
-
-def _of_codecs(experiment: Experiment, world: World, life: Life) -> Iterator[str]:
+def _of_codecs(experiment: Experiment, world: World, life: Outcome) -> Iterator[str]:
     """A rule is about a field of some message, and does what it says."""
     method = type(world.method)
     found = {"up": set[str](), "down": set[str]()}
@@ -237,9 +155,10 @@ def _of_codecs(experiment: Experiment, world: World, life: Life) -> Iterator[str
         found["up"] |= {field.name for field in fields_of(agreed.reply)}
         found["down"] |= {field.name for field in fields_of(agreed.request)}
     coded = {
-        way: {name.partition("/")[0].partition(":")[0] for name, _ in life.sent(way) if ":" in name} for way in found
+        way: {name.partition("/")[0].partition(":")[0] for name, _ in _tensors(life, way) if ":" in name}
+        for way in found
     }
-    sent = {way: {name.partition("/")[0] for name, _ in life.sent(way) if "/" in name} for way in found}
+    sent = {way: {name.partition("/")[0] for name, _ in _tensors(life, way) if "/" in name} for way in found}
     rules = [parse_rule(text) for text in experiment.wire.codecs]
     for rule in rules:
         ways = (rule.direction,) if rule.direction else ("up", "down")
@@ -254,29 +173,13 @@ def _fits(rule: Rule, name: str) -> bool:
     return fnmatchcase(name, rule.pattern) or fnmatchcase(f"{name}/any", rule.pattern)
 
 
-def _of_difference(how: str, whole: Life, other: Life) -> Iterator[str]:
+def _of_difference(how: str, whole: Outcome, other: Outcome) -> Iterator[str]:
     """All that a run leaves is as in the undisturbed run."""
-    if whole.said != other.said:
-        yield f"{how}: {other.said or 'it ends well'}, and not {whole.said or 'well'}"
-        return
-    for what in ("result", "rounds", "ledger"):
-        if (one := getattr(whole, what)) != (two := getattr(other, what)):
-            yield f"{how}: {what} differs: {next(_differences(one, two))}"
-            return
+    if found := difference(whole, other):
+        yield f"{how}: {found}"
 
 
-def _differences(one: Any, two: Any, where: str = "") -> Iterator[str]:
-    if isinstance(one, dict) and isinstance(two, dict):
-        for key in one.keys() | two.keys():
-            yield from _differences(one.get(key), two.get(key), f"{where} {key}".strip())
-    elif isinstance(one, list) and isinstance(two, list) and len(one) == len(two):
-        for number, (first, second) in enumerate(zip(one, two)):
-            yield from _differences(first, second, f"{where} {number}")
-    elif one != two:
-        yield f"{where} is {str(two)[:80]}, not {str(one)[:80]}"
-
-
-def _of_plan(table: Mapping[str, Any], experiment: Experiment, life: Life, traces: list[str]) -> Iterator[str]:
+def _of_plan(table: Mapping[str, Any], experiment: Experiment, life: Outcome, traces: list[str]) -> Iterator[str]:
     """Bytes are those of the plan, or within its range; not where a lie or a time that it cannot know decides."""
     if table["name"] == MISTAKEN or _has(table, "attack") or _has(table, "inspection"):
         return
@@ -298,7 +201,7 @@ def _of_plan(table: Mapping[str, Any], experiment: Experiment, life: Life, trace
         yield f"plan: {sent['evaluation']} bytes of evaluation, planned were {planned.evaluation}"
 
 
-def _of_accuracy(experiment: Experiment, world: World, life: Life) -> Iterator[str]:
+def _of_accuracy(experiment: Experiment, world: World, life: Outcome) -> Iterator[str]:
     """FedAvg learns what a plain loop learns."""
     plain = plain_fedavg(experiment, world)
     if life.result["accuracy"] < plain - NEAR:
@@ -332,7 +235,7 @@ def plain_fedavg(experiment: Experiment, world: World) -> float:
     return float((outputs.argmax(1) == test.targets).float().mean())
 
 
-def _of_ranks(experiment: Experiment, whole: Life, folder: Path) -> Iterator[str]:
+def _of_ranks(experiment: Experiment, whole: Outcome, folder: Path) -> Iterator[str]:
     """Two ranks end a run, and as one process does unless they share the server's steps."""
     folder.mkdir()
     file, out = folder / "experiment.toml", folder / "run"
@@ -354,7 +257,7 @@ def _of_ranks(experiment: Experiment, whole: Life, folder: Path) -> Iterator[str
             for rank in ranks:
                 rank.kill()
                 rank.wait()
-    life = left(out, None)
+    life = Outcome.of(out)
     if (not life.result) is not (whole.error is not None):
         words = (folder / "said").read_text(errors="replace").split("\n")
         yield f"2 ranks: codes {codes}: {' '.join(words[-4:])[-300:]}"

@@ -1,8 +1,7 @@
-"""Runs that are killed and resumed: which ones, one life of them, and all that they leave."""
+"""Runs that are killed and resumed: which ones, and one life of them."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +45,3 @@ def live(name: str, settings: dict[str, Any], out: str | Path) -> None:
 def rounds_done(out: Path) -> int:
     path = out / "rounds.jsonl"
     return path.read_bytes().count(b"\n") if path.exists() else 0
-
-
-def contents(out: Path) -> tuple[Any, ...]:
-    """Everything that a run leaves, less wall times."""
-    result = json.loads((out / "result.json").read_text())
-    rounds = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
-    for record in (result, *rounds):
-        del record["seconds"], record["spent"]
-    return result, rounds, (out / "ledger.jsonl").read_text()
