@@ -18,7 +18,7 @@ class UserError(CatchmentError):
     exit_code = 2
 
 
-class ExperimentError(UserError):
+class ExperimentError(UserError, ValueError):
     """An experiment file or a `--set` value is wrong."""
 
 

@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import inspect
 import io
+import json
 import sys
 import textwrap
 import tokenize
@@ -20,6 +21,7 @@ from catchment.learning import optimizers
 from catchment.methods import METHODS
 from catchment.names import resolve
 from catchment.privacy.disclosure import disclosed
+from catchment.reading import Table, parts, range_of
 from catchment.robust import ATTACKS
 from catchment.robust.aggregators import AGGREGATORS
 from catchment.tasks import TASKS
@@ -106,14 +108,39 @@ def _data(name: str) -> str:
 
 
 def options(kind: type) -> Iterator[Option]:
-    """The fields of a dataclass, with the comments that stand beside them."""
+    """The fields of a dataclass as files have them."""
     comments = {name: text for base in reversed(kind.__mro__) for name, text in _comments(base)}
     for field in dataclasses.fields(kind):
-        default = field.default
-        if field.default_factory is not dataclasses.MISSING:
-            default = field.default_factory()
-        shown = "needed" if default is dataclasses.MISSING else str(default)
-        yield Option(field.name, str(field.type), shown, comments.get(field.name, ""))
+        part = parts(kind, (field.name,))[0]
+        meaning = part.get("description") or comments.get(field.name, "")
+        yield Option(field.name, values(part), _default(field), meaning)
+
+
+def _default(field: dataclasses.Field[Any]) -> str:
+    """The value that a file need not give."""
+    default = field.default
+    if field.default_factory is not dataclasses.MISSING:
+        default = field.default_factory()
+    if default is dataclasses.MISSING:
+        return "needed"
+    if dataclasses.is_dataclass(default):
+        return ""
+    return "none" if default is None else "inf" if default == float("inf") else json.dumps(default)
+
+
+_KINDS = {"integer": "whole number", "number": "number", "string": "text", "boolean": "true or false"}
+
+
+def values(part: Table) -> str:
+    """The values that a schema allows, in words."""
+    if "anyOf" in part:
+        return " or ".join(map(values, part["anyOf"]))
+    if "enum" in part and "title" not in part:
+        return ", ".join(map(json.dumps, part["enum"]))
+    if "items" in part:
+        return f"list: {values(part['items'])}"
+    kind, words = _KINDS.get(part.get("type", ""), "table"), range_of(part)
+    return kind if words is None else words.removeprefix("a ") if "title" in part else f"{kind}, {words}"
 
 
 def _comments(kind: type) -> Iterator[tuple[str, str]]:

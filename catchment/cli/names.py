@@ -99,7 +99,7 @@ def _show(name: str, kind: str, known: dict[str, Any]) -> None:
         return
     say(f"{known['text']}\n")
     if known["options"]:
-        table = Table("option", "type", "default", "meaning", title=f"Options of {name}")
+        table = Table("option", "values", "default", "meaning", title=f"Options of {name}")
         for option in known["options"]:
             table.add_row(*map(escape, option))
         console.print(table)

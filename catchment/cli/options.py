@@ -11,7 +11,7 @@ import typer
 
 from catchment.cli.output import note
 from catchment.config.experiment import Experiment
-from catchment.config.tables import changed, parse_setting, read_file
+from catchment.config.toml import changed, parse_setting, read_file
 from catchment.names import check_slug
 
 ExperimentFile = Annotated[Path, typer.Argument(help="An experiment in TOML.")]

@@ -13,7 +13,7 @@ from rich.table import Table
 from catchment.cli.options import ExperimentFile, Settings, load
 from catchment.cli.output import console, human_count, say
 from catchment.cli.trials import try_methods
-from catchment.config.tables import parse_setting
+from catchment.config.toml import parse_setting
 from catchment.errors import UserError
 from catchment.planning.advice import BASELINES, Advice, Advised, advise
 from catchment.planning.plan import Amount, Plan, plan as make_plan

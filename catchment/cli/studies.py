@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 
 from catchment.cli.output import console, errors, fail, say, say_sentences
 from catchment.cli.watch import Watch, page_of
-from catchment.config.tables import parse_setting
+from catchment.config.toml import parse_setting
 from catchment.errors import ExperimentError, UserError
 from catchment.names import did_you_mean
 from catchment.report import human_seconds

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from catchment.cli.output import console, errors, human_count, say, say_sentences
 from catchment.config.experiment import Experiment
-from catchment.config.tables import changed
+from catchment.config.toml import changed
 from catchment.errors import UserError
 from catchment.files import write_atomically
 from catchment.planning.advice import with_method

@@ -20,6 +20,7 @@ import torch
 from catchment import data
 from catchment.codecs import Wire
 from catchment.config.objects import check_data, named
+from catchment.config.paths import absolute
 from catchment.config.settings import (
     CheckpointSettings,
     DataSettings,
@@ -32,7 +33,7 @@ from catchment.config.settings import (
     PublicSettings,
     WireSettings,
 )
-from catchment.config.tables import changed, parse_toml, plain, read_file, read_table, shown
+from catchment.config.toml import changed, parse_toml, plain, read_file
 from catchment.core.method import Method, replies
 from catchment.core.patterns import check_fields, check_rules
 from catchment.core.transport import Transport
@@ -41,12 +42,13 @@ from catchment.data import Division
 from catchment.engines.faults import Faults
 from catchment.engines.inprocess import InProcess
 from catchment.engines.ranks import Ranks
-from catchment.errors import ExperimentError, at_least
+from catchment.errors import ExperimentError
 from catchment.learning.precision import Precision, check_precision
 from catchment.methods import METHODS
 from catchment.models import read_weights, server_for
 from catchment.names import resolve
 from catchment.privacy.inversion import ProbeSettings
+from catchment.reading import Count, Whole, read_table, shown
 from catchment.robust import ATTACKS, Attack, AttackPlan
 from catchment.robust.aggregators import AGGREGATORS, Aggregator, Mean
 from catchment.robust.inspection import Inspection
@@ -62,35 +64,61 @@ class Experiment:
     """One experiment, complete: the same file gives the same results."""
 
     name: str = "experiment"
-    seed: int = 0
-    rounds: int = 10
+    """Shown in tables; `runs/NAME` is the default directory, so letters, digits, `_`, `-` and `.` are expected."""
+    seed: Whole = 0
+    """Everything random is derived from it."""
+    rounds: Count = 10
+    """The number of rounds."""
     engine: Literal["inprocess", "flower"] = "inprocess"
-    workers: int = field(default_factory=lambda: os.cpu_count() or 1)  # threads that serve clients
-    threads: int = 1  # PyTorch threads per client at work; results may depend on it, never on `workers`
-    strict: bool = False  # serialise every message and every client state
-    data_parallel: bool = False  # under torchrun, ranks share the training of the server's model
+    """`inprocess` simulates clients in this process; `flower` runs them as real processes and machines."""
+    workers: Count = field(default_factory=lambda: os.cpu_count() or 1)
+    """Threads that serve clients, by default one per core; results never depend on it. Ranks of a machine share
+    them."""
+    threads: Count = 1
+    """PyTorch threads per client at work; results may depend on it in the last digits."""
+    strict: bool = False
+    """Serialise every message and every client state: the same results, slower."""
+    data_parallel: bool = False
+    """Under `torchrun`, ranks share the training of the server's model; results then depend on their number in the last
+    digits."""
     device: str = "cpu"
-    precision: Precision = "float32"  # of forward and backward passes; weights and messages are always float32
-    path: str | None = None  # folder of the user's own modules; the file's folder if not given
+    """The PyTorch device on which server and clients compute, such as `"cuda"`."""
+    precision: Precision = "float32"
+    """The precision of forward and backward passes on both sides; weights and messages are always float32."""
+    path: str | None = None
+    """The folder of your own modules; without it, the folder of the file."""
     method: dict[str, Any] = field(default_factory=lambda: {"name": _DEFAULTS["method"]})
+    """`name`, and the hyper-parameters of that method."""
     data: DataSettings = field(default_factory=DataSettings)
+    """Data sets, and how samples are dealt to the clients."""
     models: ModelSettings = field(default_factory=ModelSettings)
+    """The models of both sides."""
     optimizer: OptimizerTables = field(default_factory=OptimizerTables)
+    """Optimisers of both sides."""
     participation: ParticipationSettings = field(default_factory=ParticipationSettings)
+    """Which clients take part in a round, and how long a round waits for them."""
     devices: DeviceSettings = field(default_factory=DeviceSettings)
+    """How fast the simulated devices are."""
     faults: Faults = field(default_factory=Faults)
+    """What goes wrong in a simulation."""
     wire: WireSettings = field(default_factory=WireSettings)
+    """How messages are coded."""
     aggregation: dict[str, Any] = field(default_factory=lambda: {"name": _DEFAULTS["aggregation"]})
+    """`name`, and the options of a rule by which uploads are averaged."""
     attack: dict[str, Any] = field(default_factory=lambda: {"name": _DEFAULTS["attack"]})
+    """`name`, and the options of an attack by some clients."""
     inspection: Inspection = field(default_factory=Inspection)
+    """A comparison of uploads before the method gets them."""
     probe: ProbeSettings = field(default_factory=ProbeSettings)
+    """What a curious server could rebuild."""
     flower: FlowerSettings = field(default_factory=FlowerSettings)
+    """The server and its clients with `engine = "flower"`."""
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
+    """When models are evaluated, and which weights of them."""
     checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
+    """When a run is kept on the disk, to be resumed."""
 
     def __post_init__(self) -> None:
-        for name, least in (("rounds", 1), ("workers", 1), ("threads", 1), ("seed", 0)):
-            at_least(name, getattr(self, name), least)
         if self.probe.inversion and self.engine == "flower":
             raise ExperimentError(
                 "probe.inversion compares with the private images, which the server of a real federation lacks; use "
@@ -115,7 +143,8 @@ class Experiment:
         if table.keys() & {"row", "axes"}:
             raise ExperimentError(f"{path} is a study; run it with: catchment study {path}")
         table.setdefault("path", str(path.resolve().parent))
-        return Experiment.from_dict(table, changes)._with_absolute_paths()
+        experiment = Experiment.from_dict(table, changes)
+        return dataclasses.replace(experiment, **absolute(experiment.data, experiment.models))
 
     @staticmethod
     def of(**settings: Any) -> Experiment:
@@ -332,36 +361,6 @@ class Experiment:
             directory=directory,
             seats=() if ranks is None else ranks.seats(self.workers),
         )
-
-    def _with_absolute_paths(self) -> Experiment:
-        """With absolute paths, so that a run can be resumed from another working directory."""
-
-        def absolute(path: str) -> str:
-            return str(Path(path).expanduser().absolute())
-
-        settings = self.data
-        partition = dict(settings.partition)
-        if "/" in str(partition.get("file", "")):
-            partition["file"] = absolute(partition["file"])
-        chosen = self.models
-        if chosen.weights is not None:
-            chosen = dataclasses.replace(chosen, weights=absolute(chosen.weights))
-
-        def source(name: str) -> str:
-            is_path = name not in data.SOURCES and Path(name).expanduser().exists()
-            return absolute(name) if is_path else name
-
-        public = settings.public
-        if isinstance(public, PublicSettings):
-            public = dataclasses.replace(public, name=source(public.name))
-        settings = dataclasses.replace(
-            settings,
-            name=source(settings.name),
-            public=public,
-            root=None if settings.root is None else absolute(settings.root),
-            partition=partition,
-        )
-        return dataclasses.replace(self, data=settings, models=chosen)
 
     def _see_own_modules(self) -> None:
         if self.path is not None and self.path not in sys.path:

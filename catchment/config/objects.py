@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from catchment.config.tables import plain
+from catchment.config.toml import plain
 from catchment.core.method import Method
 from catchment.data import Dataset
 from catchment.data.splits import is_given

@@ -1,15 +1,21 @@
-"""The tables of an experiment file as frozen dataclasses; each refuses values that cannot work."""
+"""The tables of an experiment file as frozen dataclasses; each refuses values that cannot work.
+
+The docstring below a field is what `catchment schema` and docs/experiment.md say of it.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from catchment import data
 from catchment.engines.profiles import PROFILES, DeviceProfile
-from catchment.errors import ExperimentError, at_least
+from catchment.errors import ExperimentError
 from catchment.learning.optimizers import OptimizerSettings
 from catchment.names import did_you_mean
+from catchment.reading import Count, NonNegative, Positive, Share, ShareFrom0, ShareTo1
 
 
 @dataclass(frozen=True)
@@ -17,11 +23,9 @@ class PublicSettings:
     """`data.public` as a table: another data set, which everybody sees."""
 
     name: str
-    train: int | None = None  # at most this many of its training samples, drawn with the seed
-
-    def __post_init__(self) -> None:
-        if self.train is not None:
-            at_least("data.public.train", self.train, 1)
+    """A data set, as in `data.name`."""
+    train: Count | None = None
+    """At most this many of its training samples, drawn with the seed."""
 
 
 @dataclass(frozen=True)
@@ -29,39 +33,48 @@ class DataSettings:
     """`[data]`."""
 
     name: str = "digits"
-    root: str | None = None  # folder of the Parquet files; CATCHMENT_DATA if not given
-    clients: int = 8
-    train: int | None = None  # at most this many training samples, drawn with the seed
-    test: int | None = None
-    public: float | PublicSettings | None = None  # share of the data that is public, or another set
-    validation: float = 0.0  # share of the training data held out, for a measurement after every round
+    """A data set by its built-in name, the path of a folder or a file, or `"module:function"`."""
+    root: str | None = None
+    """The folder that holds `NAME/train.parquet` and `NAME/test.parquet`, or `.npz` files of these names; without it,
+    the environment variable `CATCHMENT_DATA`."""
+    clients: Count = 8
+    """The number of clients that the training samples are dealt to."""
+    train: Count | None = None
+    """At most this many training samples, drawn with the seed; only these are decoded."""
+    test: Count | None = None
+    """At most this many test samples, drawn with the seed."""
+    public: Share | PublicSettings | None = None
+    """The share of training and test samples that everybody sees; clients get the rest. Or another data set:
+    `{ name = "cifar100", train = 5000 }`."""
+    validation: ShareFrom0 = 0.0
+    """The share of the training samples that nobody trains on, drawn with the seed before anything is public or dealt;
+    the method is evaluated on them after every round."""
     partition: dict[str, Any] = field(default_factory=lambda: {"name": "iid"})
-    size: int | None = None  # side of the squares that images are scaled into, in pixels; with boxes 416 if not given
-    channels: int | None = None  # 1: images are made grey; 3: colour
-    test_share: float | None = None  # share for testing of data that have no test part; 0.2 if they are not divided
-    augment: tuple[str, ...] = ()  # "crop", "flip"; in detection "flip", "colour", "mosaic"
-    download: bool = False  # fetch a missing set from the hub
+    """How training samples are dealt to the clients: `name` and the options of that partition."""
+    size: Count | None = None
+    """The side of the squares that images are scaled into, in pixels; without it 416 for images with boxes, and no
+    scaling for others."""
+    channels: Annotated[Literal[1, 3], Field(title="1 (grey) or 3 (colour)")] | None = None
+    """1 makes images grey, 3 makes them colour; without it, a set is colour if one of its images is."""
+    test_share: Share | None = None
+    """The share of each class for testing, drawn with the seed, where there is no test split; without it, 0.2 of data
+    that are not divided into splits."""
+    augment: tuple[str, ...] = ()
+    """`"crop"`, `"flip"`; with boxes `"flip"`, `"colour"`, `"mosaic"`. Derived from seed, client, round and sample."""
+    download: bool = False
+    """Download a missing set from the Hugging Face hub into `root`, which must be set; not the sets with boxes."""
     mean: tuple[float, ...] | None = None
+    """The mean of each channel after pixels are scaled to 0..1, for uint8 images alone; without it, the known mean of a
+    built-in set, 0.5 for others."""
     std: tuple[float, ...] | None = None
-    classes: tuple[str, ...] | None = None  # names, in the order of their numbers, where the set does not say
-    most_samples: int = 10_000  # that a client with data of its own may say it has; its weight in a mean
+    """The standard deviation of each channel, likewise."""
+    classes: tuple[str, ...] | None = None
+    """The names of the classes in the order of their numbers, for folders that do not say them, or not all."""
+    most_samples: Count = 10_000
+    """With partition `own`: the most samples that a client may claim, which is its weight in a mean; the number of its
+    first accepted reply stays."""
 
     def __post_init__(self) -> None:
-        at_least("data.clients", self.clients, 1)
-        at_least("data.most_samples", self.most_samples, 1)
-        if self.size is not None:
-            at_least("data.size", self.size, 1)
-        if self.channels not in (None, 1, 3):
-            raise ExperimentError(f"data.channels is {self.channels}; 1 (grey) or 3 (colour) is expected")
-        if self.test_share is not None and not 0 < self.test_share < 1:
-            raise ExperimentError(f"data.test_share is {self.test_share}; a share between 0 and 1 is expected")
-        for name in ("train", "test"):
-            if (limit := getattr(self, name)) is not None:
-                at_least(f"data.{name}", limit, 1)
-        if isinstance(self.public, int | float) and not 0 < self.public < 1:
-            raise ExperimentError(f"data.public is {self.public}; a share between 0 and 1 is expected")
-        if not 0 <= self.validation < 1:
-            raise ExperimentError(f"data.validation is {self.validation}; a share from 0 to below 1 is expected")
         if self.classes is not None and len(set(self.classes)) < max(1, len(self.classes)):
             raise ExperimentError(f"data.classes is {list(self.classes)}; different names are expected")
         for name in ("train", "public", "test_share"):
@@ -82,18 +95,23 @@ class DataSettings:
         return self.partition.get("name") == data.OWN
 
 
+Names = Annotated[tuple[str, ...], Field(min_length=1, title="at least one name")]
+
+
 @dataclass(frozen=True)
 class ModelSettings:
     """`[models]`."""
 
-    client: str | tuple[str, ...] = "cnn"  # a list is dealt to the clients in turn
+    client: Annotated[str, Field(min_length=1, title="a name")] | Names = "cnn"
+    """The model of the clients, or a list of models that is dealt to the clients in turn."""
     server: str | None = None
-    initial: Literal["own", "glorot"] = "own"  # first weights
-    weights: str | None = None  # a safetensors file; what of it fits a model takes the place of its first weights
-
-    def __post_init__(self) -> None:
-        if not self.client:
-            raise ExperimentError("models.client is empty; at least one model is expected")
+    """The model of the server, where the method has one; without it, one that goes with the model of the clients."""
+    initial: Literal["own", "glorot"] = "own"
+    """First weights: `own` are the model's, `glorot` are uniform weights after Glorot and Bengio for linear and
+    convolutional layers, and biases of zero."""
+    weights: str | None = None
+    """A safetensors file. Every model takes from it the tensors that have the name and the shape of one of its own, and
+    keeps its first weights elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -101,29 +119,29 @@ class OptimizerTables:
     """`[optimizer.client]` and `[optimizer.server]`."""
 
     client: OptimizerSettings = field(default_factory=OptimizerSettings)
+    """The optimiser of every client."""
     server: OptimizerSettings = field(default_factory=OptimizerSettings)
+    """The optimiser of the server, where it trains."""
 
 
 @dataclass(frozen=True)
 class ParticipationSettings:
     """`[participation]`."""
 
-    fraction: float = 1.0  # of the reachable clients, drawn each round
-    deadline: float | None = None  # seconds a synchronous method waits for replies
-
-    def __post_init__(self) -> None:
-        if self.deadline is not None and not self.deadline > 0:
-            raise ExperimentError(f"participation.deadline is {self.deadline}; seconds above 0 are expected")
-        if not 0 < self.fraction <= 1:
-            raise ExperimentError(f"participation.fraction is {self.fraction}; a share above 0 up to 1 is expected")
+    fraction: ShareTo1 = 1.0
+    """The share of the reachable clients that is drawn each round."""
+    deadline: Positive | None = None
+    """Seconds that a synchronous method waits for replies, on the virtual clock; over Flower, real seconds."""
 
 
 @dataclass(frozen=True)
 class DeviceSettings:
     """`[devices]`."""
 
-    profile: str | tuple[str, ...] = "ideal"  # a list is dealt to the clients in turn
-    profiles: dict[str, DeviceProfile] = field(default_factory=dict)  # the user's own, by name
+    profile: str | tuple[str, ...] = "ideal"
+    """A kind of device, or a list that is dealt to the clients in turn."""
+    profiles: dict[str, DeviceProfile] = field(default_factory=dict)
+    """Kinds of devices of your own, by name."""
 
     def __post_init__(self) -> None:
         self.chosen()
@@ -144,53 +162,51 @@ class DeviceSettings:
 class WireSettings:
     """`[wire]`."""
 
-    codecs: tuple[str, ...] = ()  # rules such as "up:features=int8+zstd"
+    codecs: tuple[str, ...] = ()
+    """Rules that say how tensors are coded on the wire, such as `["up:features=int8+zstd"]`."""
 
 
 @dataclass(frozen=True)
 class FlowerSettings:
     """`[flower]`: for `engine = "flower"`."""
 
-    local: bool = True  # the clients are processes of this machine, started and ended with the run
-    host: str = "127.0.0.1"  # where the server listens
-    port: int = 0  # 0: one that is free
-    keys: str | None = None  # folder made by `catchment keys`; without it nothing is encrypted
-    wait: float = 300.0  # seconds to wait for clients: for all before the first round, later for those that left
-    least: int = 1  # minimum number of connected clients for a round
-    answer: float = 3600.0  # seconds that a device has to answer one request
-
-    def __post_init__(self) -> None:
-        at_least("flower.least", self.least, 1)
-        if not 0 <= self.port < 65536:
-            raise ExperimentError(f"flower.port is {self.port}; a number from 0 to 65535 is expected")
-        at_least("flower.wait", self.wait, 0)
-        at_least("flower.answer", self.answer, 0)
+    local: bool = True
+    """The clients are processes of this machine, started and ended with the run."""
+    host: str = "127.0.0.1"
+    """Where the server listens."""
+    port: Annotated[int, Field(ge=0, le=65535)] = 0
+    """The port of the server; 0 is one that is free."""
+    keys: str | None = None
+    """The folder made by `catchment keys`; without it nothing is encrypted."""
+    wait: NonNegative = 300.0
+    """Seconds to wait for clients: for all before the first round, later for those that left."""
+    least: Count = 1
+    """The minimum number of connected clients for a round."""
+    answer: NonNegative = 3600.0
+    """Seconds that a device has to answer one request."""
 
 
 @dataclass(frozen=True)
 class EvaluationSettings:
     """`[evaluation]`."""
 
-    every: int = 1  # evaluate every n-th round, and after the last
-    average: float | None = None  # decay of the moving averages that are evaluated and exported; None: the method's own
-    clients: int | None = None  # at most this many measure models of their own; None: all
-    headline: Literal[  # shown first
+    every: Count = 1
+    """Evaluate every n-th round, and after the last."""
+    average: Annotated[float, Field(ge=0, lt=1, title="a decay from 0 to below 1")] | None = None
+    """The decay of the moving averages of weights that are evaluated and exported; without it, the default of the
+    method."""
+    clients: Count | None = None
+    """Where clients keep models of their own, at most this many evaluate theirs, the same clients every round; without
+    it, all."""
+    headline: Literal[
         "accuracy", "balanced_accuracy", "macro_f1", "worst_recall", "auroc", "calibration_error"
     ] = "accuracy"  # fmt: skip
-
-    def __post_init__(self) -> None:
-        at_least("evaluation.every", self.every, 1)
-        if self.clients is not None:
-            at_least("evaluation.clients", self.clients, 1)
-        if self.average is not None and not 0 <= self.average < 1:
-            raise ExperimentError(f"evaluation.average is {self.average}; a decay from 0 to below 1 is expected")
+    """The number that is shown first and that studies compare."""
 
 
 @dataclass(frozen=True)
 class CheckpointSettings:
     """`[checkpoint]`."""
 
-    every: int = 1  # keep every n-th round, and the last
-
-    def __post_init__(self) -> None:
-        at_least("checkpoint.every", self.every, 1)
+    every: Count = 1
+    """Keep every n-th round, and the last."""

@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from catchment.errors import ExperimentError
+from pydantic import Field
+
+from catchment.reading import NonNegative, Positive
 
 
 @dataclass(frozen=True)
 class DeviceProfile:
     """A kind of device. The built-in figures are round numbers of the right size, not measurements of a product."""
 
-    compute: float = float("inf")  # multiply-accumulates per second in training
-    up: float = float("inf")  # Mbit/s
-    down: float = float("inf")  # Mbit/s
-    latency: float = 0.0  # seconds, each way
-    availability: float = 1.0  # share of the rounds in which it can be reached
-    memory: float | None = None  # MiB that training may take; `catchment plan` compares
-
-    def __post_init__(self) -> None:
-        if not (self.compute > 0 and self.up > 0 and self.down > 0 and self.latency >= 0):
-            raise ExperimentError(
-                f"a device profile needs compute, up and down above 0 and latency of at least 0; given was {self}"
-            )
-        if self.memory is not None and not self.memory > 0:
-            raise ExperimentError(f"a device's memory is {self.memory} MiB; a number above 0 is expected")
-        if not 0 <= self.availability <= 1:
-            raise ExperimentError(f"a device's availability is a share from 0 to 1, not {self.availability}")
+    compute: Positive = float("inf")
+    """Multiply-accumulates per second in training."""
+    up: Positive = float("inf")
+    """Mbit/s from the device to the server."""
+    down: Positive = float("inf")
+    """Mbit/s from the server to the device."""
+    latency: NonNegative = 0.0
+    """Seconds each way."""
+    availability: Annotated[float, Field(ge=0, le=1, title="a share from 0 to 1")] = 1.0
+    """The share of the rounds in which the device can be reached."""
+    memory: Positive | None = None
+    """MiB that training may take; `catchment plan` compares."""
 
     def seconds(self, down_bytes: int, macs: int, up_bytes: int) -> float:
         """Seconds from sending a request to receiving its reply."""

@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any
+from typing import Annotated, Any, Literal, get_args
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from catchment.errors import ExperimentError
 from catchment.learning.schedules import Schedule
-from catchment.names import did_you_mean
+from catchment.reading import Count
 
-NAMES = ("adam", "adamw", "sgd")
+Name = Literal["adam", "adamw", "sgd"]
+NAMES = get_args(Name)
 Group = dict[str, Any]  # "params" and the "share" of the learning rate that they have
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 FUSED = ("cpu", "cuda")  # torch devices whose optimisers take one call per step
 
 
@@ -23,27 +26,26 @@ FUSED = ("cpu", "cuda")  # torch devices whose optimisers take one call per step
 class OptimizerSettings:
     """One `[optimizer.*]` table of an experiment."""
 
-    name: str = "adam"
-    lr: float = 1e-3
-    weight_decay: float = 0.0
-    momentum: float = 0.0  # sgd only
-    nesterov: bool = False  # sgd only
-    amsgrad: bool = False  # adam and adamw only
-    batch_size: int = 32
-    schedule: Schedule = field(default_factory=Schedule)  # of lr over the rounds
+    name: Name = "adam"
+    """The optimiser of PyTorch."""
+    lr: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1e-3
+    """The learning rate."""
+    weight_decay: NotNegative = 0.0
+    """The weight decay."""
+    momentum: NotNegative = 0.0
+    """For `sgd`: the momentum."""
+    nesterov: bool = False
+    """For `sgd`: Nesterov's momentum."""
+    amsgrad: bool = False
+    """For `adam` and `adamw`: the AMSGrad variant."""
+    batch_size: Count = 32
+    """Samples per step."""
+    schedule: Schedule = field(default_factory=Schedule)
+    """How the learning rate changes over the rounds."""
 
     def __post_init__(self) -> None:
-        if self.name not in NAMES:
-            raise ExperimentError(f'unknown optimizer "{self.name}"; {did_you_mean(self.name, NAMES)}')
-        if not 0 < self.lr < float("inf"):
-            raise ExperimentError(f"optimizer lr is {self.lr}; a number above 0 is expected")
-        for name in ("weight_decay", "momentum"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise ExperimentError(f"optimizer {name} is {getattr(self, name)}; 0 or more is expected")
         if self.name == "sgd" and self.nesterov and not self.momentum:
             raise ExperimentError("optimizer nesterov needs momentum; set it, such as momentum = 0.9")
-        if self.batch_size < 1:
-            raise ExperimentError(f"optimizer batch_size is {self.batch_size}; at least 1 is expected")
         if self.name != "sgd" and (self.momentum or self.nesterov):
             raise ExperimentError(f'optimizer "{self.name}" has no momentum setting; use name = "sgd" or remove it')
         if self.name == "sgd" and self.amsgrad:

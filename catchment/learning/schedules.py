@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
+from typing import Annotated, Literal
 
-from catchment.errors import ExperimentError, at_least
-from catchment.names import did_you_mean
+from pydantic import Field
+
+from catchment.errors import ExperimentError
+from catchment.reading import Count, Whole
 
 OPTIONS: dict[str, tuple[str, ...]] = {
     "constant": (),
@@ -21,36 +24,33 @@ OPTIONS: dict[str, tuple[str, ...]] = {
 class Schedule:
     """One `[optimizer.*.schedule]` table: which share of `lr` a round has. The first round is 1."""
 
-    name: str = "constant"
-    warmup: int = 0  # rounds before the full rate, in which it rises in equal steps
-    every: int | None = None  # step: rounds between two drops
-    at: tuple[int, ...] = ()  # step: the rounds after which the rate drops, in place of `every`
-    factor: float = 0.1  # step, plateau: by which the rate is multiplied at a drop
-    floor: float = 0.0  # cosine: the share that it falls towards
-    patience: int = 10  # plateau: rounds without a better validation accuracy before a drop
+    name: Literal["constant", "step", "cosine", "plateau"] = "constant"
+    """How the rate falls: not at all, in steps, along half a cosine, or when validation accuracy stops rising."""
+    warmup: Whole = 0
+    """Rounds below the full rate, which rises in equal steps."""
+    every: Count | None = None
+    """For `step`: rounds between two drops."""
+    at: tuple[Count, ...] = ()
+    """For `step`: the rounds after which the rate drops, in place of `every`."""
+    factor: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    """For `step` and `plateau`: the rate is multiplied by it at a drop."""
+    floor: Annotated[float, Field(ge=0, lt=1, title="a share of lr from 0 to below 1")] = 0.0
+    """For `cosine`: the share of the rate that it falls towards."""
+    patience: Count = 10
+    """For `plateau`: rounds without a better validation accuracy before a drop."""
 
     def __post_init__(self) -> None:
-        if self.name not in OPTIONS:
-            raise ExperimentError(f'unknown schedule "{self.name}"; {did_you_mean(self.name, OPTIONS)}')
         for field in fields(self):
             if field.name not in ("name", "warmup", *OPTIONS[self.name]) and getattr(self, field.name) != field.default:
                 users = " or ".join(f'"{name}"' for name, options in OPTIONS.items() if field.name in options)
                 raise ExperimentError(f'schedule "{self.name}" has no {field.name}; it belongs to {users}')
-        at_least("warmup", self.warmup, 0)
-        at_least("patience", self.patience, 1)
-        if self.every is not None:
-            at_least("every", self.every, 1)
         if self.name == "step" and (self.every is None) == (not self.at):
             raise ExperimentError(
                 f'schedule "step" drops at regular intervals or after given rounds; every is {self.every} and at is '
                 f"{list(self.at)}: set one of them, such as every = 30"
             )
-        if list(self.at) != sorted(set(self.at)) or any(round < 1 for round in self.at):
-            raise ExperimentError(f"at is {list(self.at)}; rounds in ascending order, from 1 on, are expected")
-        if not 0 < self.factor < 1:
-            raise ExperimentError(f"factor is {self.factor}; a number between 0 and 1 is expected")
-        if not 0 <= self.floor < 1:
-            raise ExperimentError(f"floor is {self.floor}; a share of lr from 0 to below 1 is expected")
+        if list(self.at) != sorted(set(self.at)):
+            raise ExperimentError(f"at is {list(self.at)}; rounds in ascending order are expected")
 
     def share(self, round: int, rounds: int, drops: int = 0) -> float:
         """The share of `lr` in a round of a run of `rounds`; `drops` are those of a plateau so far."""

@@ -13,18 +13,21 @@ training sees augmented ones.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
 
 from catchment.core.client import Client
 from catchment.core.fleet import Fleet
 from catchment.core.method import on_client
 from catchment.core.server import Server
 from catchment.core.world import World
-from catchment.errors import at_least
 from catchment.families.logits import Predictions, check_public, gather, predictions, public_of
 from catchment.families.own_models import OwnModels, Question, Trained
 from catchment.learning.losses import soft_labels, task_loss
 from catchment.learning.steps import PerSample
-from catchment.robust.aggregators import Cronus as Filter
+from catchment.reading import Count
+from catchment.robust.aggregators import BelowHalf, Cronus as Filter
 
 
 @dataclass
@@ -36,16 +39,16 @@ class State:
 class Cronus(OwnModels[State]):
     """Robust exchange of soft labels."""
 
-    client_epochs: int = 1  # on private data
-    public_epochs: int = 1  # on public data and the aggregated soft labels
-    start_epochs: int = 1  # on private data, before a client's first round
-    bound: float = 4.0  # the filter stops at this variance, over the squared usual deviation in the same direction
-    most: float = 0.4  # share of the clients that it may leave out
-
-    def __post_init__(self) -> None:
-        for name in ("client_epochs", "public_epochs", "start_epochs"):
-            at_least(name, getattr(self, name), 1)
-        _ = self.filter
+    client_epochs: Count = 1
+    """Epochs on private data."""
+    public_epochs: Count = 1
+    """Epochs on public data and the aggregated soft labels."""
+    start_epochs: Count = 1
+    """Epochs on private data before a client's first round."""
+    bound: Annotated[float, Field(ge=1)] = 4.0
+    """The filter stops at this variance, over the squared usual deviation in the same direction."""
+    most: BelowHalf = 0.4
+    """The share of the clients that the filter may leave out."""
 
     @property
     def filter(self) -> Filter:

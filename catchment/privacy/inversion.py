@@ -27,13 +27,14 @@ from catchment.core.worker import WorkerCache
 from catchment.core.world import World
 from catchment.data import Samples
 from catchment.data.pictures import pixels
-from catchment.errors import ExperimentError, UserError, at_least
+from catchment.errors import ExperimentError, UserError
 from catchment.exchange.message import Message
 from catchment.exchange.request import Request
 from catchment.learning.training import load_weights, tensors_of
 from catchment.privacy.decoders import convolutional_decoder, feature_maps, known_features, linear_decoder, standardised
 from catchment.privacy.likeness import correlation, correlations, structural_similarity
 from catchment.randomness import derive, torch_generator
+from catchment.reading import Count
 
 CHUNK = 1000  # images that are compared at once
 SHOWN = 8  # private images in a picture: the best rebuilt ones, and the median
@@ -44,13 +45,14 @@ class ProbeSettings:
     """`[probe]`."""
 
     inversion: bool = False
-    images: int = 1000  # at most this many of the server's own images are learned from
-    attacked: int = 500  # at most this many of a client's images are rebuilt
-    epochs: int = 20  # of the convolutional decoder
-
-    def __post_init__(self) -> None:
-        for name in ("images", "attacked", "epochs"):
-            at_least(name, getattr(self, name), 1)
+    """Simulate a curious server that tries to rebuild private images from the features it gets; results do not
+    change."""
+    images: Count = 1000
+    """At most this many of the server's own images are learned from."""
+    attacked: Count = 500
+    """At most this many of a client's images are rebuilt."""
+    epochs: Count = 20
+    """Epochs of the convolutional decoder."""
 
     def check(self, world: World) -> None:
         """Refuse a world in which there are no features to invert, or no images to learn from."""

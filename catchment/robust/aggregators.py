@@ -15,13 +15,14 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
-from catchment.errors import ExperimentError, at_least
 from catchment.learning.averaging import WeightedMean, check_alike
+from catchment.reading import Count, Whole
 
 
 class Running(Protocol):
@@ -97,10 +98,8 @@ class Median(Aggregator):
 class TrimmedMean(Aggregator):
     """The mean of every number without its highest and its lowest values (Yin et al., 2018)."""
 
-    trim: float = 0.2  # share of the clients that is cut at each end; tolerates that many liars
-
-    def __post_init__(self) -> None:
-        _share("trim", self.trim)
+    trim: BelowHalf = 0.2
+    """The share of the clients that is cut at each end; tolerates that many liars."""
 
     def robust(self, rows: Tensor) -> Tensor:
         """The mean of what is left; the number that is cut at each end is rounded up."""
@@ -111,12 +110,10 @@ class TrimmedMean(Aggregator):
 class Krum(Aggregator):
     """The upload nearest to its neighbours, or the mean of the `keep` nearest (Blanchard et al., 2017)."""
 
-    attackers: int = 1  # f: how many liars to tolerate; proven for at least 2 f + 3 clients
-    keep: int = 1  # m of Multi-Krum
-
-    def __post_init__(self) -> None:
-        at_least("attackers", self.attackers, 0)
-        at_least("keep", self.keep, 1)
+    attackers: Whole = 1
+    """f: how many liars to tolerate; proven for at least 2 f + 3 clients."""
+    keep: Count = 1
+    """m of Multi-Krum: how many uploads the mean is of."""
 
     def robust(self, rows: Tensor) -> Tensor:
         """Clients score by their squared distances to the n - f - 2 others nearest to them; the lowest are taken."""
@@ -136,12 +133,10 @@ class Cronus(Aggregator):
     scale: here it is compared with what half of the clients keep within.
     """
 
-    bound: float = 4.0  # the variance that is accepted, over the squared usual deviation along the same direction
-    most: float = 0.4  # share of the clients that may be dropped; tolerates that many liars
-
-    def __post_init__(self) -> None:
-        at_least("bound", self.bound, 1)
-        _share("most", self.most)
+    bound: Annotated[float, Field(ge=1)] = 4.0
+    """The variance that is accepted, over the squared usual deviation along the same direction."""
+    most: BelowHalf = 0.4
+    """The share of the clients that may be dropped; tolerates that many liars."""
 
     def robust(self, rows: Tensor) -> Tensor:
         """The mean of the clients that are kept, row by row."""
@@ -174,6 +169,7 @@ AGGREGATORS: dict[str, type[Aggregator]] = {
     "median": Median,
     "trimmed_mean": TrimmedMean,
 }
+BelowHalf = Annotated[float, Field(ge=0, lt=0.5, title="a share from 0 to below one half")]
 GAUSSIAN = 1.4826  # standard deviations of a normal distribution in its median absolute deviation
 
 
@@ -231,8 +227,3 @@ def _principal(values: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
 
 def _ceil(number: float) -> int:
     return math.ceil(number - 1e-9)  # 0.1 * 30 is a little more than 3
-
-
-def _share(name: str, value: float) -> None:
-    if not 0 <= value < 0.5:
-        raise ExperimentError(f"{name} is {value}; a share from 0 to below one half is expected")

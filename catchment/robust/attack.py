@@ -28,7 +28,8 @@ STATISTICS = ("running_mean", "running_var")  # of batch normalisation
 class Attack:
     """What attackers do; subclass it as a frozen dataclass, and define `lie` or `poison`."""
 
-    clients: int | tuple[int, ...] = 1  # how many, drawn with the seed, or which
+    clients: int | tuple[int, ...] = 1
+    """How many clients lie, drawn with the seed, or a list of them."""
 
     needs_honest: ClassVar[bool] = False  # the lie is made from the honest replies to the same question
 

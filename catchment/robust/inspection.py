@@ -23,13 +23,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import exp, log
 from statistics import median
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
-from catchment.errors import at_least
 from catchment.exchange.message import Message
+from catchment.reading import Count, NonNegative
 from catchment.robust.aggregators import GAUSSIAN
 
 Profile = dict[str, Tensor]
@@ -44,16 +45,19 @@ UPWARDS = ("classes of features", "disagreement of logits with labels", "disagre
 class Inspection:
     """`[inspection]`: what is compared, and what happens to a client that stands out."""
 
-    action: Literal["none", "flag", "drop"] = "none"  # drop: the method does not get what is flagged
-    threshold: float = 5.0  # deviations
-    least: float = 0.1  # the smallest deviation: 10 %, or 10 points of disagreement
-    others: int = 3  # minimum number of other clients to compare with
-    window: int = 512  # samples of a client that are taken together
-    samples: int = 64  # minimum number from a client before it is judged or compared with
-
-    def __post_init__(self) -> None:
-        for name, least in (("threshold", 0), ("least", 0), ("others", 2), ("window", 1), ("samples", 1)):
-            at_least(name, getattr(self, name), least)
+    action: Literal["none", "flag", "drop"] = "none"
+    """What happens to uploads of a client that stands out: nothing is compared, they are flagged, or the method does
+    not get them."""
+    threshold: NonNegative = 5.0
+    """A client stands out that is more than this many deviations from the median of the others."""
+    least: NonNegative = 0.1
+    """The smallest deviation: 0.1 is 10 %, or 10 points of disagreement."""
+    others: Annotated[int, Field(ge=2)] = 3
+    """The minimum number of other clients to compare with."""
+    window: Count = 512
+    """Samples of a client that are taken together."""
+    samples: Count = 64
+    """The minimum number of samples of a client before it is judged or compared with."""
 
     def judge(self, uploads: Mapping[int, Message], known: Mapping[int, Profile]) -> tuple[dict[int, str], Profiles]:
         """Why clients stand out, for those who do, and what is now known of all.

@@ -11,6 +11,7 @@ from catchment.data import Division
 from catchment.data.samples import Samples
 from catchment.errors import ExperimentError
 from catchment.randomness import derive, torch_generator
+from catchment.reading import ShareTo1
 from catchment.robust.attack import Attack
 from catchment.tasks import CLASSIFICATION
 
@@ -19,11 +20,8 @@ from catchment.tasks import CLASSIFICATION
 class LabelFlip(Attack):
     """Attackers train on labels C - 1 - y, and follow the method in all else."""
 
-    share: float = 1.0  # of an attacker's samples
-
-    def __post_init__(self) -> None:
-        if not 0 < self.share <= 1:
-            raise ExperimentError(f"share is {self.share}; a share above 0 up to 1 is expected")
+    share: ShareTo1 = 1.0
+    """The share of an attacker's samples."""
 
     def poison(self, data: Division, attackers: Sequence[int], seed: int) -> Division:
         """The same samples, those of the attackers with other labels."""

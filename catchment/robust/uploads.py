@@ -15,7 +15,7 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from catchment.errors import at_least
+from catchment.reading import NonNegative
 from catchment.robust.attack import Attack, Seen, fits
 
 Signs = Literal["numbers", "classes"]
@@ -26,12 +26,12 @@ class PAF(Attack):
     """Naive poisoning: the mean of the honest replies, and a large vector (equation 7)."""
 
     needs_honest: ClassVar[bool] = True
-    fields: tuple[str, ...] = ("*",)  # patterns of names of tensors, as in [wire] codecs; buffers must be named
-    strength: float = 10.0  # of theta', in standard deviations
-    signs: Signs = "numbers"  # of theta': one for each number; or for each class, where theta are logits
-
-    def __post_init__(self) -> None:
-        at_least("strength", self.strength, 0)
+    fields: tuple[str, ...] = ("*",)
+    """Patterns of names of tensors, as in `wire.codecs`; buffers must be named."""
+    strength: NonNegative = 10.0
+    """The size of theta', in standard deviations."""
+    signs: Signs = "numbers"
+    """The signs of theta': one for each number, or one for each class where theta are logits."""
 
     def lie(self, seen: Seen, name: str) -> Tensor:
         """theta_m = mean + theta'."""
@@ -52,12 +52,13 @@ class OFOM(Attack):
 
     needs_honest: ClassVar[bool] = True
     clients: int | tuple[int, ...] = 2
-    fields: tuple[str, ...] = ("*",)  # patterns of names of tensors, as in [wire] codecs; buffers must be named
-    strength: float = 10.0  # of theta', in standard deviations
-    signs: Signs = "numbers"  # of theta': one for each number; or for each class, where theta are logits
-
-    def __post_init__(self) -> None:
-        at_least("strength", self.strength, 0)
+    """How many clients lie, drawn with the seed, or a list of them."""
+    fields: tuple[str, ...] = ("*",)
+    """Patterns of names of tensors, as in `wire.codecs`; buffers must be named."""
+    strength: NonNegative = 10.0
+    """The size of theta', in standard deviations."""
+    signs: Signs = "numbers"
+    """The signs of theta': one for each number, or one for each class where theta are logits."""
 
     def lie(self, seen: Seen, name: str) -> Tensor:
         """theta_1 = mean + theta'; theta_2 = (sum + theta_1) / (n + 1)."""
@@ -84,8 +85,10 @@ class LIE(Attack):
     """
 
     needs_honest: ClassVar[bool] = True
-    fields: tuple[str, ...] = ("*",)  # patterns of names of tensors, as in [wire] codecs; buffers must be named
-    z: float | None = None  # None: that of the formula, which is 0 or nearly so for one attacker
+    fields: tuple[str, ...] = ("*",)
+    """Patterns of names of tensors, as in `wire.codecs`; buffers must be named."""
+    z: float | None = None
+    """Standard deviations from the mean; without it, the z of the formula, which is 0 or nearly so for one attacker."""
 
     def lie(self, seen: Seen, name: str) -> Tensor:
         """theta_m = mu + z sigma (equation 10); with a sign for each class where theta are logits."""
@@ -119,12 +122,12 @@ def lie_z(honest: int, attackers: int) -> float:
 class SignFlip(Attack):
     """The opposite of the attacker's own reply. Needs no honest replies."""
 
-    fields: tuple[str, ...] = ("*",)  # patterns of names of tensors, as in [wire] codecs; buffers must be named
-    strength: float = 1.0  # how far to the other side
-    around: Literal["request", "zero"] = "request"  # request: flip the change to what the server sent, if it sent it
-
-    def __post_init__(self) -> None:
-        at_least("strength", self.strength, 0)
+    fields: tuple[str, ...] = ("*",)
+    """Patterns of names of tensors, as in `wire.codecs`; buffers must be named."""
+    strength: NonNegative = 1.0
+    """How far to the other side."""
+    around: Literal["request", "zero"] = "request"
+    """`request` flips the change to what the server sent, if it sent it; `zero` flips the reply itself."""
 
     def lie(self, seen: Seen, name: str) -> Tensor:
         """base - strength * (own - base)."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from catchment.config.code import own_code
 from catchment.config.experiment import Experiment
-from catchment.config.tables import read_file
+from catchment.config.toml import read_file
 from catchment.errors import UserError, printable
 from catchment.files import FileLock, private_directory, write_atomically
 from catchment.version import __version__

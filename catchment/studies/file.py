@@ -17,9 +17,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from catchment.config.tables import merged, read_file, shown
+from catchment.config.toml import merged, read_file
 from catchment.errors import ExperimentError
 from catchment.names import check_slug, did_you_mean
+from catchment.reading import shown
 
 Table = dict[str, Any]
 PAPER = "paper"  # the scale of a study as it is written

@@ -10,7 +10,7 @@ import catchment
 
 ROOT = Path(catchment.__file__).parent
 LAYERS = (
-    "errors", "version", "names", "randomness", "process", "files",  # modules that anybody may use
+    "errors", "version", "names", "reading", "randomness", "process", "files",  # modules that anybody may use
     "exchange",  # what travels
     "tasks", "data", "models", "learning", "export",  # machine learning, which knows nothing of federation
     "codecs", "robust", "costs",  # what looks at messages
@@ -201,7 +201,7 @@ def test_what_is_imported_for_its_type_is_not_imported_when_the_package_runs():
 LEARNING = ("tasks", "data", "models", "learning")  # machine learning, which knows nothing of federation
 ALONE = {
     "exchange": {"exchange", "errors"},
-    **{part: {*LEARNING, "errors", "names", "randomness"} for part in LEARNING},
+    **{part: {*LEARNING, "errors", "names", "reading", "randomness"} for part in LEARNING},
     "codecs": {"codecs", "exchange", "errors", "names"},
 }
 """Parts that know less than their layer allows."""

@@ -37,7 +37,8 @@ def test_to_show_names_and_help_nothing_that_learns_is_imported():
         "for words in (['--help'], ['list'], ['list', 'models'], ['show', 'fedgkt'], ['version']):\n"
         "    sys.argv = ['catchment', *words]\n"
         "    try:\n        main()\n    except SystemExit as end:\n        assert not end.code, words\n"
-        "heavy = {'torch', 'numpy', 'sklearn', 'matplotlib', 'flwr', 'safetensors', 'cryptography', 'starlette'}\n"
+        "heavy = {'torch', 'numpy', 'sklearn', 'matplotlib', 'flwr', 'pydantic'}\n"
+        "heavy |= {'safetensors', 'cryptography', 'starlette'}\n"
         "print('IMPORTED', sorted(heavy & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -79,7 +80,7 @@ def test_letters_in_the_name_of_a_model_have_a_meaning():
 
 def test_the_meaning_of_an_option_is_the_comment_beside_it():
     found = {option.name: option for option in options(FedGKT)}
-    assert found["alpha"] == ("alpha", "float", "1.0", "weight of the distillation terms, each T^2 KL")
+    assert found["alpha"] == ("alpha", "number", "1.0", "weight of the distillation terms, each T^2 KL")
     assert {option.name: option.default for option in options(FedProx)} == {"client_epochs": "1", "mu": "0.01"}
 
 

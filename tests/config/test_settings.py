@@ -80,18 +80,18 @@ def test_a_value_of_the_wrong_type_says_what_is_expected(key, value, text):
         ("threads", -2, "threads is -2; at least 1 is expected"),
         ("seed", -1, "seed is -1; at least 0 is expected"),
         ("data.clients", 0, "data.clients is 0; at least 1 is expected"),
-        ("data.public", 0, "data.public is 0.0; a share between 0 and 1 is expected"),
-        ("data.public", 1, "data.public is 1.0; a share between 0 and 1 is expected"),
+        ("data.public", 0, "data.public is 0; a share between 0 and 1 is expected"),
+        ("data.public", 1, "data.public is 1; a share between 0 and 1 is expected"),
         ("evaluation.every", 0, "evaluation.every is 0; at least 1 is expected"),
         ("checkpoint.every", -1, "checkpoint.every is -1; at least 1 is expected"),
-        ("participation.fraction", 0, "participation.fraction is 0.0; a share above 0 up to 1 is expected"),
+        ("participation.fraction", 0, "participation.fraction is 0; a share above 0 up to 1 is expected"),
         ("participation.fraction", 1.5, "participation.fraction is 1.5; a share above 0 up to 1 is expected"),
         ("participation.fraction", math.nan, "participation.fraction is nan; a share above 0 up to 1 is expected"),
-        ("optimizer.client.lr", -1, "[optimizer.client] optimizer lr is -1.0; a number above 0 is expected"),
-        ("optimizer.server.batch_size", 0, "[optimizer.server] optimizer batch_size is 0; at least 1 is expected"),
-        ("faults.drop", 1.5, "faults.drop is a chance from 0 to 1, not 1.5"),
-        ("faults.crash", -0.5, "faults.crash is a chance from 0 to 1, not -0.5"),
-        ("faults.delay_seconds", -1, "faults.delay_seconds is -1.0; at least 0 is expected"),
+        ("optimizer.client.lr", -1, "optimizer.client.lr is -1; a number above 0 is expected"),
+        ("optimizer.server.batch_size", 0, "optimizer.server.batch_size is 0; at least 1 is expected"),
+        ("faults.drop", 1.5, "faults.drop is 1.5; a chance from 0 to 1 is expected"),
+        ("faults.crash", -0.5, "faults.crash is -0.5; a chance from 0 to 1 is expected"),
+        ("faults.delay_seconds", -1, "faults.delay_seconds is -1; at least 0 is expected"),
     ],
 )
 def test_a_number_out_of_range_says_the_range(key, value, text):
@@ -102,7 +102,7 @@ def test_a_number_out_of_range_says_the_range(key, value, text):
     ("key", "value"), [("compute", 0), ("up", -1), ("down", 0), ("latency", -1), ("availability", 2)]
 )
 def test_a_device_that_cannot_be_is_refused_with_its_place(key, value):
-    assert load_error("devices.profiles.mine", {key: value}).startswith("[devices.profiles.mine] a device")
+    assert load_error("devices.profiles.mine", {key: value}).startswith(f"devices.profiles.mine.{key} is {value}; ")
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_a_wrong_item_of_a_list_is_named_where_a_text_is_possible_too():
     [
         ("method.name", "fedvg", 'unknown method "fedvg"; did you mean "fedavg"?'),
         ("method.name", "zzz", f'unknown method "zzz"; known: {", ".join(sorted(METHODS))}'),
-        ("optimizer.client.name", "adm", '[optimizer.client] unknown optimizer "adm"; did you mean "adam"?'),
+        ("optimizer.client.name", "adm", 'optimizer.client.name is the text "adm"; expected one of adam, adamw, sgd'),
         ("wire.codecs", ["*=int9"], 'codec rule "*=int9": unknown stage "int9"; did you mean "int8"?'),
     ],
 )

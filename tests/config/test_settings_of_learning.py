@@ -39,7 +39,10 @@ def test_another_schedule_drops_the_options_of_the_earlier_file(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"optimizer.client.schedule.name": "sine"}, r'\[optimizer.client.schedule\] unknown schedule "sine"'),
+        (
+            {"optimizer.client.schedule.name": "sine"},
+            r'schedule.name is the text "sine"; expected one of constant, step, cosine, plateau',
+        ),
         ({"optimizer.server.schedule.name": "plateau"}, r'optimizer.server.schedule is "plateau".*set data.validation'),
         ({"evaluation.average": 1.0}, r"evaluation.average is 1.0; a decay from 0 to below 1"),
         ({"data.validation": 1.0}, r"data.validation is 1.0; a share from 0 to below 1"),

@@ -5,6 +5,7 @@ import pytest
 from catchment.engines.faults import Faults
 from catchment.engines.profiles import PROFILES, DeviceProfile
 from catchment.errors import ExperimentError
+from catchment.reading import read_table
 
 
 def test_seconds_are_two_latencies_two_transfers_and_the_work():
@@ -22,22 +23,22 @@ def test_a_link_alone_takes_time_for_bytes_only():
 
 @pytest.mark.parametrize("values", [{"compute": 0}, {"up": 0}, {"down": -1}, {"latency": -0.1}])
 def test_a_device_that_could_not_answer_is_refused(values):
-    with pytest.raises(ExperimentError, match="compute, up and down above 0 and latency of at least 0"):
-        DeviceProfile(**values)
+    with pytest.raises(ExperimentError, match=r"a number above 0 is expected|at least 0 is expected"):
+        read_table(DeviceProfile, values)
 
 
 @pytest.mark.parametrize("share", [-0.1, 2.0])
 def test_availability_is_a_share(share):
-    with pytest.raises(ExperimentError, match=f"share from 0 to 1, not {share}"):
-        DeviceProfile(availability=share)
+    with pytest.raises(ExperimentError, match=f"availability is {share}; a share from 0 to 1 is expected"):
+        read_table(DeviceProfile, {"availability": share})
 
 
 @pytest.mark.parametrize("name", ["drop", "crash", "delay"])
 def test_a_fault_has_a_chance_from_0_to_1(name):
-    with pytest.raises(ExperimentError, match=rf"faults\.{name} is a chance from 0 to 1, not 1.5"):
-        Faults(**{name: 1.5})
+    with pytest.raises(ExperimentError, match=rf"faults\.{name} is 1.5; a chance from 0 to 1 is expected"):
+        read_table(Faults, {name: 1.5}, "faults")
 
 
 def test_a_delay_is_not_negative():
     with pytest.raises(ExperimentError, match=r"faults\.delay_seconds is -1; at least 0 is expected"):
-        Faults(delay_seconds=-1)
+        read_table(Faults, {"delay_seconds": -1}, "faults")

@@ -19,7 +19,7 @@ from torch import nn
 from worlds import METHODS, PLATEAU
 
 from catchment import Client, Dataset, Fleet, Server, on_client
-from catchment.config.tables import merged, plain
+from catchment.config.toml import merged, plain
 from catchment.families.weights import GlobalModel, GlobalState, LocalModel
 from catchment.methods import METHODS as BUILT_IN
 from catchment.methods.fedavg import FedAvg

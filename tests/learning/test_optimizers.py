@@ -16,6 +16,7 @@ from catchment.learning.optimizers import (
     set_rate,
 )
 from catchment.learning.schedules import Schedule
+from catchment.reading import read_table
 
 KINDS = {
     "sgd": OptimizerSettings("sgd", lr=0.1),
@@ -146,12 +147,12 @@ def test_every_name_builds():
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"name": "adm"}, 'unknown optimizer "adm"; did you mean "adam"?'),
-        ({"name": "zzz"}, 'unknown optimizer "zzz"; known: adam, adamw, sgd'),
-        ({"lr": 0.0}, "optimizer lr is 0.0; a number above 0 is expected"),
-        ({"lr": -0.1}, "optimizer lr is -0.1; a number above 0 is expected"),
-        ({"lr": float("nan")}, "optimizer lr is nan; a number above 0 is expected"),
-        ({"batch_size": 0}, "optimizer batch_size is 0; at least 1 is expected"),
+        ({"name": "adm"}, 'name is the text "adm"; expected one of adam, adamw, sgd'),
+        ({"name": "zzz"}, 'name is the text "zzz"; expected one of adam, adamw, sgd'),
+        ({"lr": 0.0}, "lr is 0.0; a number above 0 is expected"),
+        ({"lr": -0.1}, "lr is -0.1; a number above 0 is expected"),
+        ({"lr": float("nan")}, "lr is nan; a number above 0 is expected"),
+        ({"batch_size": 0}, "batch_size is 0; at least 1 is expected"),
         ({"momentum": 0.9}, 'optimizer "adam" has no momentum setting; use name = "sgd" or remove it'),
         (
             {"name": "adamw", "nesterov": True},
@@ -162,7 +163,7 @@ def test_every_name_builds():
 )
 def test_bad_settings(settings, text):
     with pytest.raises(ExperimentError) as caught:
-        OptimizerSettings(**settings)
+        read_table(OptimizerSettings, settings)
     assert str(caught.value) == text
 
 
@@ -177,7 +178,7 @@ def test_bad_settings(settings, text):
 )
 def test_bad_settings_that_pytorch_would_refuse_or_blow_up_with(settings, said):
     with pytest.raises(ExperimentError, match=said):
-        OptimizerSettings(**settings)
+        read_table(OptimizerSettings, settings)
 
 
 def test_the_rate_of_a_round_is_lr_times_its_schedule() -> None:

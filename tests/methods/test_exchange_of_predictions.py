@@ -33,6 +33,7 @@ from catchment.methods.cronus import Cronus
 from catchment.methods.dsfl import DSFL, era
 from catchment.methods.feddf import FedDF
 from catchment.methods.fedmd import FedMD
+from catchment.reading import read_table
 from catchment.robust.aggregators import Cronus as Filter
 
 X, Y = [[1.0, 0.0]], [0]  # the public set, and that of a client; models are linear and begin with zeros, SGD with lr 1
@@ -194,7 +195,7 @@ def test_a_client_of_cronus_trains_on_soft_labels_and_private_data():
 def test_the_parameters_of_the_filter_are_those_of_the_method():
     assert Cronus(bound=2.0, most=0.1).filter == Filter(2.0, 0.1)
     with pytest.raises(ExperimentError, match=r"most is 0\.7"):
-        Cronus(most=0.7)
+        read_table(Cronus, {"most": 0.7})
 
 
 # ---- FedDF -------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from torch import Tensor, tensor
 from catchment.config.experiment import Experiment
 from catchment.errors import ExperimentError, ModelError
 from catchment.learning.averaging import WeightedMean
+from catchment.reading import read_table
 from catchment.robust.aggregators import AGGREGATORS, Aggregator, Cronus, Krum, Mean, Median, TrimmedMean
 
 ROBUST = [Cronus(), Krum(), Median(), TrimmedMean()]
@@ -166,18 +167,18 @@ def test_nothing_cannot_be_aggregated():
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("rule", "table", "message"),
     [
-        (lambda: TrimmedMean(0.5), "trim is 0.5; a share from 0 to below one half"),
-        (lambda: Cronus(most=-0.1), "most is -0.1"),
-        (lambda: Cronus(bound=0.5), "bound is 0.5; at least 1"),
-        (lambda: Krum(attackers=-1), "attackers is -1"),
-        (lambda: Krum(keep=0), "keep is 0"),
+        (TrimmedMean, {"trim": 0.5}, "trim is 0.5; a share from 0 to below one half"),
+        (Cronus, {"most": -0.1}, "most is -0.1"),
+        (Cronus, {"bound": 0.5}, "bound is 0.5; at least 1"),
+        (Krum, {"attackers": -1}, "attackers is -1"),
+        (Krum, {"keep": 0}, "keep is 0"),
     ],
 )
-def test_impossible_parameters(make, message):
+def test_impossible_parameters(rule, table, message):
     with pytest.raises(ExperimentError, match=message):
-        make()
+        read_table(rule, table)
 
 
 # ---- models, client by client -----------------------------------------------------------------------------------
@@ -246,7 +247,7 @@ def test_parameters_and_own_aggregators():
     [
         ({"name": "medain"}, 'unknown aggregation "medain"; did you mean "median"?'),
         ({"name": "median", "trim": 0.1}, 'unknown key "aggregation.trim"'),
-        ({"name": "krum", "keep": 0}, r"\[aggregation\] keep is 0"),
+        ({"name": "krum", "keep": 0}, r"aggregation\.keep is 0"),
         ({"name": "test_aggregators:column"}, "must be a subclass of catchment.Aggregator"),
         ({"name": 3}, 'aggregation.name is 3; text in quotes is expected, such as "mean"'),
     ],

@@ -10,6 +10,7 @@ from worlds import experiment
 import catchment
 from catchment.errors import ExperimentError
 from catchment.exchange.message import Message
+from catchment.reading import read_table
 from catchment.robust.inspection import Inspection
 
 LOOK = Inspection(action="flag", samples=1)
@@ -127,7 +128,7 @@ def test_labels_of_any_size_take_no_more_memory():
 @pytest.mark.parametrize("setting", [{"others": 1}, {"threshold": -1}, {"window": 0}, {"samples": 0}])
 def test_impossible_settings(setting):
     with pytest.raises(ExperimentError, match="at least"):
-        Inspection(**setting)
+        read_table(Inspection, setting)
 
 
 def test_methods_that_send_neither_features_nor_logits_refuse_it():

@@ -5,6 +5,7 @@ import torch
 from worlds import experiment
 
 from catchment.errors import ExperimentError
+from catchment.reading import read_table
 from catchment.robust import LabelFlip
 
 
@@ -32,4 +33,4 @@ def test_a_share_of_the_labels():
 def test_impossible_shares():
     for share in (0.0, 1.5):
         with pytest.raises(ExperimentError, match="a share above 0 up to 1"):
-            LabelFlip(share=share)
+            read_table(LabelFlip, {"share": share})

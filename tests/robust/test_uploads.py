@@ -212,7 +212,7 @@ def test_impossible_attackers(clients):
     [
         ({"name": "paff"}, 'unknown attack "paff"; did you mean "paf"?'),
         ({"name": "paf", "z": 1.0}, 'unknown key "attack.z"'),
-        ({"name": "paf", "strength": -1}, r"\[attack\] strength is -1"),
+        ({"name": "paf", "strength": -1}, r"attack\.strength is -1"),
         ({"name": "sign-flip", "around": "corner"}, "expected one of request, zero"),
         ({"name": "paf", "clients": 9}, r"attack\.clients is 9; from 1 to 4 of 5"),
     ],

@@ -6,7 +6,7 @@ import pytest
 from experiment_files import EXAMPLE, changed, load_error, said
 
 from catchment.config.experiment import Experiment
-from catchment.config.tables import parse_setting
+from catchment.config.toml import parse_setting
 from catchment.errors import ExperimentError
 from catchment.learning.optimizers import OptimizerSettings
 from catchment.methods.fedprox import FedProx
