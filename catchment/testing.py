@@ -27,7 +27,7 @@ from catchment import launch, models
 from catchment.codecs import Wire
 from catchment.config.experiment import Experiment
 from catchment.config.objects import named
-from catchment.config.tables import merged
+from catchment.config.toml import merged
 from catchment.core.method import Method
 from catchment.engines import work_queue
 from catchment.exchange.message import Message
