@@ -303,8 +303,8 @@ class Experiment:
             )
         world.check_models()
         world.method.check(world)
-        check_rules(world.wire.rules, type(method), self.method["name"])
-        check_fields(getattr(attack, "fields", ()), type(method), self.method["name"], "attack.fields")
+        check_rules(world.wire.rules, type(method), self.method["name"], world)
+        check_fields(getattr(attack, "fields", ()), type(method), self.method["name"], "attack.fields", world)
         self.probe.check(world)
         return world
 

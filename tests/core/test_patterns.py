@@ -56,6 +56,8 @@ def test_a_pattern_could_be_about_tensors_whose_names_are_not_known():
 def test_the_whole_experiment_is_refused_before_it_runs():
     with pytest.raises(ExperimentError, match='"weight=int8" names nothing that fedavg sends: up go weights'):
         experiment("fedavg", wire={"codecs": ["weight=int8"]}).build_world()
+    with pytest.raises(ExperimentError, match=r'"weights/haed\.\*=int8" names nothing .* did you mean "weights/'):
+        experiment("fedavg", wire={"codecs": ["weights/haed.*=int8"]}).build_world()
     attack = {"name": "sign-flip", "fields": ["weights", "features"]}
     with pytest.raises(
         ExperimentError, match=r'attack\.fields has "features", which names nothing that fedavg sends up'
@@ -67,3 +69,14 @@ def test_the_whole_experiment_is_refused_before_it_runs():
 def test_rules_that_methods_bring_fit_what_they_send(name):
     method = experiment(name).build_method()
     check_rules(Wire.parse(method.codecs).rules, type(method), name)
+
+
+def test_a_rule_that_fits_no_tensor_of_the_models_is_refused():
+    """Statistics of batch normalisation go down with the weights, and come up apart from them."""
+    world = experiment("fedcams").build_world()
+    fitting = ("up:buffers/*running_var=zstd", "down:weights/*running_var=fp16", "weights/classifier.0.*=fp16")
+    check_rules(Wire.parse(fitting).rules, type(world.method), "fedcams", world)
+    with pytest.raises(ExperimentError, match=r'" names nothing that fedcams sends up: .*; did you mean "buffers/'):
+        check_rules(Wire.parse(["up:weights/*running_var=fp16"]).rules, type(world.method), "fedcams", world)
+    bare = experiment("smartidx, base kernels").build_world()
+    check_rules(Wire.parse(["buffers/*=zstd"]).rules, type(bare.method), "smartidx", bare)
