@@ -105,8 +105,8 @@ class OneShot(Method[State]):
         for reply in fleet.ask(self.extract, new, accept=accept):
             self.keep(state, reply)
         if clients := sorted(state.store.ids):
-            f_s, batches = state.model.train(), ahead(self.epochs(server, state, clients), server.device)
-            server.fit(task_loss, f_s, state.optimizer, batches)
+            batches = ahead(self.epochs(server, state, clients), server.device)
+            server.fit(task_loss, state.model.train(), state.optimizer, batches)
 
     def start(self, server: Server, client: int) -> Start:
         """What a client is told before its forward pass."""

@@ -31,7 +31,6 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from catchment.core.client import Client
@@ -48,8 +47,10 @@ from catchment.errors import ExperimentError, ProtocolError, at_least
 from catchment.exchange.payload import Payload
 from catchment.families import checks
 from catchment.families.features import check_half
+from catchment.learning.losses import task_loss
 from catchment.learning.optimizers import load_optimizer_tensors, optimizer_tensors
-from catchment.learning.training import Weights, copy_weights, fit, load_weights, tensors_of
+from catchment.learning.steps import fit
+from catchment.learning.training import Weights, copy_weights, load_weights, tensors_of
 from catchment.randomness import derive, seeded_globals
 
 PREFIX = "extractor."
@@ -282,7 +283,7 @@ def learn(server: Server, half: Half, upload: Features) -> Gradient:
     """One step of the server half on one batch; dL/dH, from the weights before the step."""
     features = upload.features.to(server.world.device).detach().requires_grad_()
     batch = Batch(features, upload.labels.to(server.world.device), torch.arange(len(features)))
-    fit(half.optimizer, [batch], lambda batch: F.cross_entropy(half.model(batch.images), batch.labels))
+    fit(task_loss, half.model, half.optimizer, [batch], criterion=server.task.loss)  # alone: features have a gradient
     assert features.grad is not None
     return Gradient(features.grad)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,12 @@ from catchment.learning import parallel
 from catchment.runs.checkpoint import Checkpoints
 
 HALVES = {"client": "models_of_users:flat_edge", "server": "models_of_users:flat_half"}
-SERVERS = {  # with models that have no batch normalisation, as each rank normalises its own rows on CPUs
+SERVERS: dict[
+    str, Any
+] = {  # with models that have no batch normalisation, as each rank normalises its own rows on CPUs
+    "fedgkt": {"models": HALVES},
+    "fedgkt, asynchronous": {"models": HALVES, "data": {"augment": []}},
+    "oneshot": {"models": HALVES},
     "fedgem": {},
     "fedgems": {"models": {"client": "mlp", "server": "cnn"}},
     "dsfl": {},

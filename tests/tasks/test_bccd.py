@@ -10,7 +10,8 @@ import torch
 
 from catchment.data import batches, load
 from catchment.learning.evaluation import evaluate
-from catchment.learning.training import fit
+from catchment.learning.losses import task_loss
+from catchment.learning.steps import fit
 from catchment.models import build
 
 ROOT = Path(os.environ.get("CATCHMENT_DATA", "nowhere"))
@@ -27,6 +28,6 @@ def test_yolox_nano_learns_eight_images_by_heart():
         if epoch == 160:
             optimizer.param_groups[0]["lr"] /= 10
         epoch_batches = batches(data.train, 4, normalise=data.normalise, seed=epoch, task=data.task, channels_last=True)
-        fit(optimizer, epoch_batches, lambda batch: data.task.loss(model(batch.images), batch.labels))
+        fit(task_loss, model, optimizer, epoch_batches, criterion=data.task.loss)
     score = evaluate(model, data.train, data.normalise, task=data.task, classes=data.classes)
     assert score.more["AP50"] > 0.8
