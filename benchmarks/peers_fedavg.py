@@ -219,7 +219,6 @@ def catchment_inprocess(job, clock):
 
     import catchment
     from catchment.core.fleet import Fleet
-    from catchment.core.traffic import Traffic
 
     shape = (1, 8, 8) if job.clients[0][0].dim() == 2 else tuple(job.clients[0][0].shape[1:])
     sizes = [len(y) for _, y in job.clients]
@@ -241,7 +240,7 @@ def catchment_inprocess(job, clock):
     own = ModuleType("peers_catchment")
     own.data, own.model, own.dealt = data, model, dealt
     sys.modules["peers_catchment"] = own
-    Fleet.cohort = lambda self: sorted(job.cohorts[self._traffic.round - 1])
+    Fleet.cohort = lambda self: sorted(job.cohorts[self._round - 1])
     experiment = catchment.Experiment.from_dict(
         {
             "rounds": job.rounds,
@@ -265,14 +264,14 @@ def catchment_inprocess(job, clock):
         final.update(state.weights)
         return evaluate(self, server, state, fleet)
 
-    begin_round = Traffic.begin_round
+    begin_round = Fleet.begin_round
 
-    def ready_at_first(self, round):
+    def ready_at_first(self, round, *more):
         if round == 1:
             clock.ready()
-        begin_round(self, round)
+        begin_round(self, round, *more)
 
-    Method.evaluate, Traffic.begin_round = keep_weights, ready_at_first
+    Method.evaluate, Fleet.begin_round = keep_weights, ready_at_first
     catchment.run(experiment, observe=lambda record: clock.round_end())
     return dict(zip(job.make_model().state_dict(), final.values()))
 

@@ -98,7 +98,6 @@ def measure(way: str, clients: int, directory: str | None) -> dict:
     """One round; the weights at its end are hashed, as both ways must train the same."""
     from catchment.core.fleet import Fleet
     from catchment.core.server import Server
-    from catchment.core.traffic import Traffic
     from catchment.costs.ledger import Ledger
     from catchment.engines.fake import Fake
 
@@ -107,16 +106,15 @@ def measure(way: str, clients: int, directory: str | None) -> dict:
     if way == "held in memory":
         server.spool = Held
     ledger = Ledger()
-    traffic = Traffic(Fake(clients, lambda request: upload(world, request)), world.method, ledger)
-    fleet = Fleet(traffic, seed=0)
+    fleet = Fleet(Fake(clients, lambda request: upload(world, request)), world.method, ledger, seed=0)
     state = world.method.init(server)
     server.round = 1
-    traffic.begin_round(1)
+    fleet.begin_round(1)
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins here
     start, began = memory("VmRSS"), time.process_time()
     world.method.round(server, state, fleet)
     peak, seconds = memory("VmHWM"), time.process_time() - began
-    traffic.check_round()
+    fleet.check_round()
     digest = hashlib.sha256()
     for tensor in state.model.state_dict().values():
         digest.update(tensor.contiguous().numpy().tobytes())

@@ -24,7 +24,7 @@ REPEATS = 3
 BARE, CATCHMENT = "bare", "catchment"
 PARTS = {  # the row, and what stands in for the part
     "without the check of replies": ("catchment.core.expectations.Expectations.misfit", lambda *_: ""),
-    "without counting bytes up": ("catchment.core.traffic.Traffic._book", lambda *_: None),
+    "without counting bytes up": ("catchment.core.fleet.Fleet._book", lambda *_: None),
     "without copies of replies": ("catchment.core.worker.WorkerCache.settle", lambda _, tensor: tensor.detach()),
     "without a shuffle": ("catchment.core.client.Client.batches", None),
 }

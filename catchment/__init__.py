@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from catchment.config.experiment import Experiment as Experiment
     from catchment.core.client import Client as Client
     from catchment.core.fleet import Fleet as Fleet
+    from catchment.core.intake import Reply as Reply
     from catchment.core.method import Method as Method, Metrics as Metrics, on_client as on_client
-    from catchment.core.replies import Reply as Reply
     from catchment.core.server import Server as Server
     from catchment.data import Batch as Batch, Dataset as Dataset, Normalisation as Normalisation, Samples as Samples
     from catchment.engines.profiles import DeviceProfile as DeviceProfile
@@ -48,7 +48,7 @@ _MODULES = {
     "Normalisation": "catchment.data",
     "Payload": "catchment.exchange.payload",
     "PerSample": "catchment.learning.steps",
-    "Reply": "catchment.core.replies",
+    "Reply": "catchment.core.intake",
     "Run": "catchment.runs.finished",
     "RunError": "catchment.errors",
     "Samples": "catchment.data",

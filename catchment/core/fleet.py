@@ -1,22 +1,47 @@
-"""The fleet: all that a method's server routine can do with the clients."""
+"""The fleet: all that a method's server routine can do with the clients, and at the end what the run does with it.
+
+Every request and every reply goes through here: packed, coded, numbered and counted on its way down; counted, decoded,
+checked and unpacked on its way up.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from catchment.core.inflight import FOREVER
-from catchment.core.replies import Accept, Reply
-from catchment.core.traffic import Traffic
+from catchment.codecs import Wire
+from catchment.core.expectations import Expectations
+from catchment.core.inflight import FOREVER, Arrival, InFlight, InFlightSnapshot
+from catchment.core.intake import Accept, Intake, Reply
+from catchment.core.method import Method, contract
+from catchment.core.outcomes import Outcomes
+from catchment.core.stopwatch import Stopwatch
+from catchment.core.transport import Transport
+from catchment.costs.ledger import Ledger
 from catchment.errors import ProtocolError
+from catchment.exchange.message import Message
 from catchment.exchange.payload import Payload
-from catchment.exchange.request import TRAINING
+from catchment.exchange.request import TRAINING, Request
 from catchment.randomness import numpy_generator
+from catchment.robust import AttackPlan
+from catchment.robust.inspection import Inspection, Profile
 
 Asked = TypeVar("Asked", bound=Payload)
 Answered = TypeVar("Answered", bound=Payload)
+Read = Generator[tuple[int, Reply[Any] | None]]  # by client what came; None: nothing that can be used
+
+
+@dataclass(frozen=True)
+class FleetSnapshot:
+    """The fleet at a checkpoint."""
+
+    inflight: InFlightSnapshot
+    outcomes: Mapping[str, Any]  # as JSON has them
+    samples: Mapping[int, int]  # of clients with data of their own, as far as they said how many
+    profiles: Mapping[int, Profile]  # of the inspection, by client
 
 
 class Fleet:
@@ -24,28 +49,45 @@ class Fleet:
 
     def __init__(
         self,
-        traffic: Traffic,
+        transport: Transport,
+        method: Method[Any],
+        ledger: Ledger,
         *,
         seed: int,
         fraction: float = 1.0,
         deadline: float | None = None,
         measured: int | None = None,
+        wire: Wire | None = None,
+        expectations: Expectations | None = None,
+        attack: AttackPlan | None = None,
+        inspection: Inspection | None = None,
+        stopwatch: Stopwatch | None = None,
     ) -> None:
         """A cohort is a `fraction` of the reachable clients; replies are waited for `deadline` seconds.
 
         At most `measured` clients are asked for the accuracy of their own models; None: all.
         """
-        self._traffic = traffic
+        self.outcomes = Outcomes()
+        self.watch: Callable[[list[Request]], None] | None = None  # sees what is sent
+        self._transport = transport
+        self._method = method
+        self._ledger = ledger
         self._seed = seed
         self._fraction = fraction
         self._deadline = FOREVER if deadline is None else deadline
         self._measured = measured
+        self._wire = wire or Wire()
+        self._expectations = expectations or Expectations.of(method, None)
+        self._stopwatch = stopwatch or Stopwatch()
+        self._inflight = InFlight(transport, self._book, self._stopwatch)
+        self.intake = Intake(method, self._wire, self._expectations, self.outcomes, attack, inspection, self._stopwatch)
+        self._round = 0
         self._purpose = TRAINING
 
     @property
     def now(self) -> float:
         """Seconds since the run began, virtual where the transport simulates."""
-        return self._traffic.now
+        return self._transport.now
 
     @property
     def deadline(self) -> float:
@@ -54,7 +96,7 @@ class Fleet:
 
     def clients(self) -> Sequence[int]:
         """Everybody who can be reached in this round, busy or not."""
-        return self._traffic.reachable
+        return self._transport.roster(self._round)
 
     def measured(self) -> Sequence[int]:
         """Who is asked for the accuracy of its own model: everybody who can be reached, or as many as are wanted."""
@@ -65,14 +107,14 @@ class Fleet:
 
         `among` are the reachable clients that are of interest; all if not given.
         """
-        busy = self._traffic.busy | self._traffic.waiting
-        return [client for client in (self._traffic.reachable if among is None else among) if client not in busy]
+        busy = self._inflight.busy | self.outcomes.suspended | self._inflight.waiting
+        return [client for client in (self.clients() if among is None else among) if client not in busy]
 
     def cohort(self) -> list[int]:
         """The clients of this round: a share drawn from (seed, round), less those that still owe a reply."""
-        size = max(1, round(len(self._traffic.reachable) * self._fraction)) if self._fraction < 1 else None
-        busy = self._traffic.busy
-        return [client for client in self._drawn(size, "cohort", self._traffic.round) if client not in busy]
+        size = max(1, round(len(self.clients()) * self._fraction)) if self._fraction < 1 else None
+        busy = self._inflight.busy | self.outcomes.suspended
+        return [client for client in self._drawn(size, "cohort", self._round) if client not in busy]
 
     def ask(
         self,
@@ -90,10 +132,11 @@ class Fleet:
         refuses is counted and not yielded.
         """
         until = self.now + (self._deadline if deadline is None else deadline)
-        requests = self._traffic.send(handler.__name__, bodies, self._purpose)
-        if self._purpose != TRAINING:
-            until = FOREVER
-        return self._accepted(self._traffic.replies(requests, until, in_order), accept)
+        requests = self._push(handler.__name__, bodies)
+        read = self._replies(requests, until if self._purpose == TRAINING else FOREVER)
+        if in_order:
+            read = _in_order(read, [request.client for request in requests])
+        return self._accepted(read, accept)
 
     def tell(self, handler: Callable[[Any, Asked], Payload], bodies: Mapping[int, Asked]) -> None:
         """Ask these clients where nothing of their replies is of use."""
@@ -104,10 +147,10 @@ class Fleet:
         """The first half of `ask`: replies come through `arrivals`, in this round or a later one."""
         if self._purpose != TRAINING:
             raise ProtocolError("send inside aside: evaluation must not leave requests behind; use ask")
-        if not self._traffic.method.sends:
-            name = type(self._traffic.method).__name__
+        if not self._method.sends:
+            name = type(self._method).__name__
             raise ProtocolError(f"{name} uses fleet.send, so its property `sends` must be True; it is False")
-        self._traffic.send(handler.__name__, bodies, self._purpose)
+        self._push(handler.__name__, bodies)
 
     def arrivals(
         self,
@@ -122,16 +165,15 @@ class Fleet:
         Stops after `count` replies, when the clock shows `until`, or when nothing is in flight any more. `accept` is
         as in `ask`; what it refuses does not count.
         """
-        replies = self._traffic.arrivals(handler.__name__, FOREVER if until is None else until)
-        return self._accepted(replies, accept, count)
+        return self._accepted(self._arrived(handler.__name__, FOREVER if until is None else until), accept, count)
 
     def refuse(self, reply: Reply[Any], reason: str) -> None:
         """Note that a reply was not accepted; the method goes on without it."""
-        self._traffic.outcomes.withdrawn(reply.client, reply.handler, reason)
+        self.outcomes.withdrawn(reply.client, reply.handler, reason)
 
     def missing(self, client: int, handler: Callable[..., Any], why: str) -> None:
         """Note that the method goes on without a client."""
-        self._traffic.outcomes.note("missing", client, handler.__name__, why)
+        self.outcomes.note("missing", client, handler.__name__, why)
 
     @contextmanager
     def aside(self, purpose: str) -> Iterator[None]:
@@ -151,29 +193,140 @@ class Fleet:
 
     def _drawn(self, size: int | None, *purpose: str | int) -> Sequence[int]:
         """This many of the reachable clients, ascending, drawn for a purpose; all of them if there are no more."""
-        reachable = self._traffic.reachable
+        reachable = self.clients()
         if size is None or size >= len(reachable):
             return reachable
         drawn = numpy_generator(self._seed, *purpose).choice(len(reachable), size, replace=False)
         return sorted(reachable[place] for place in drawn.tolist())
 
+    # ---- the way of a request and its reply ----
+
+    def _push(self, handler: str, bodies: Mapping[int, Payload]) -> list[Request]:
+        """Number, count and send requests to these clients, less those that are not asked any more."""
+        kinds = contract(type(self._method), handler)
+        training = self._purpose == TRAINING
+        if training and (owing := sorted(bodies.keys() & self._inflight.busy)):
+            raise ProtocolError(
+                f"clients {owing} still owe a reply; a client has one request in flight (cohort() leaves them out)"
+            )
+        messages: dict[int, Message] = {}  # by id of a payload: one for all clients that get the same
+        requests = []
+        for client, body in bodies.items():
+            if client in self.outcomes.suspended:
+                continue
+            if not isinstance(body, kinds.request):
+                raise ProtocolError(
+                    f"{handler} takes {kinds.request.__name__}, client {client} was sent {type(body).__name__}"
+                )
+            message = messages.get(id(body))
+            if message is None:
+                message = messages[id(body)] = self._coded(body.pack()) if training else body.pack()
+            request = self._inflight.add(client, handler, self._round, self._purpose, message)
+            self._ledger.book(client, "down", self._purpose, message, request.size())
+            requests.append(request)
+        if self.watch is not None:
+            self.watch(requests)
+        self._transport.push(requests)
+        return requests
+
+    def _coded(self, message: Message) -> Message:
+        if not self._wire.rules:
+            return message
+        with self._stopwatch.during("wire"):
+            return self._wire.encode(message, "down", {})[0]
+
+    def _book(self, arrival: Arrival) -> None:
+        """Count a response in the ledger, in the round in which it came and whatever becomes of it."""
+        request, response, late = arrival
+        if response.body is not None:
+            named = response.body if self._expectations.knows(request, response.body) else Message({})
+            self._ledger.book(request.client, "up", request.purpose, named, response.size())
+        if late:
+            self.outcomes.late(request)
+
+    def _replies(self, requests: Sequence[Request], until: float) -> Read:
+        """What comes of these requests, as it arrives."""
+        with closing(self._inflight.responses(requests, until)) as arrivals:
+            yield from self.intake.replies(arrivals, any(request.aside for request in requests))
+
+    def _arrived(self, handler: str, until: float) -> Read:
+        """What comes of requests to a handler as it arrives, whenever they were sent."""
+        while (arrival := self._inflight.take(handler, until)) is not None:
+            yield from self.intake.replies([arrival], arrival.request.aside)
+
     def _accepted(
-        self, replies: Generator[Reply[Answered]], accept: Accept[Answered] | None, count: int | None = None
+        self, read: Read, accept: Accept[Answered] | None, count: int | None = None
     ) -> Iterator[Reply[Answered]]:
         """The replies that the method accepts, `count` of them at most.
 
         An exception while the method holds one is blamed on that reply's client; between two, and after the last, on
         nobody.
         """
-        outcomes, accepted = self._traffic.outcomes, 0
-        outer = outcomes.in_use  # of a loop around this one
-        with closing(replies):
-            while accepted != count and (reply := next(replies, None)) is not None:
-                outcomes.in_use = reply.client
+        accepted = 0
+        outer = self.outcomes.in_use  # of a loop around this one
+        with closing(read):
+            while accepted != count and (one := next(read, None)) is not None:
+                _, reply = one
+                if reply is None:
+                    continue
+                self.outcomes.in_use = reply.client
                 reason = accept(reply) if accept is not None else ""
                 if reason:
                     self.refuse(reply, reason)
                 else:
                     yield reply
                     accepted += 1
-                outcomes.in_use = outer
+                self.outcomes.in_use = outer
+
+    # ---- for the run ----
+
+    def begin_round(self, round: int, rate_drops: int = 0) -> None:
+        """Restart turns and events; late replies that nobody took in the round in which they came are dropped.
+
+        The clients' learning rate has dropped so often at a plateau.
+        """
+        self._round = round
+        self._inflight.rate_drops = rate_drops
+        self.outcomes.begin_round()
+        self._expectations.sizes.clear()
+        self._inflight.begin_round()
+
+    def check_round(self) -> None:
+        """Raise when the experiment is at fault, not one client."""
+        self.outcomes.check_round(self._round, len(self.clients()))
+
+    def round_undone(self, error: Exception) -> None:
+        """The round failed on the server and was undone; the client to blame is suspended."""
+        self.outcomes.round_undone(error, self._expectations.sizes.values(), len(self.clients()))
+
+    def snapshot(self) -> FleetSnapshot:
+        """What a checkpoint must hold to go on exactly, requests in flight included."""
+        return FleetSnapshot(
+            self._inflight.snapshot(), self.outcomes.snapshot(), dict(self._expectations.found), self.intake.profiles
+        )
+
+    def saved(self) -> None:
+        """The snapshot is safe on disk: clients may forget what only older ones needed."""
+        self._inflight.saved()
+
+    def restore(self, snapshot: FleetSnapshot) -> None:
+        """Go on from a checkpoint: what was in flight is asked again, and not counted again."""
+        self.outcomes.restore(snapshot.outcomes)
+        self._expectations.found.update(snapshot.samples)
+        self.intake.profiles = dict(snapshot.profiles)
+        self._inflight.restore(snapshot.inflight)
+
+
+def _in_order(read: Read, clients: Sequence[int]) -> Read:
+    """The same in the order of `clients`, holding replies that come early; clients without one are skipped."""
+    turn = 0
+    early: dict[int, Reply[Any] | None] = {}
+    with closing(read):
+        for client, reply in read:
+            early[client] = reply
+            while turn < len(clients) and clients[turn] in early:
+                yield clients[turn], early.pop(clients[turn])
+                turn += 1
+    for client in clients[turn:]:
+        if client in early:
+            yield client, early.pop(client)

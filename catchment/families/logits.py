@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from catchment.core.client import Client
 from catchment.core.declarations import logits
 from catchment.core.fleet import Fleet
-from catchment.core.replies import Reply
+from catchment.core.intake import Reply
 from catchment.core.server import Server
 from catchment.core.world import World
 from catchment.data import Samples

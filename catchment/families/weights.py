@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from catchment.core.declarations import Loss, Samples, client_weights, like
 from catchment.core.fleet import Fleet
+from catchment.core.intake import Reply
 from catchment.core.method import Method, Metrics, SameForAll
-from catchment.core.replies import Reply
 from catchment.core.server import Server
 from catchment.core.versions import ClientState
 from catchment.core.world import World

@@ -23,8 +23,8 @@ from catchment.core.architecture import Architecture
 from catchment.core.client import Client
 from catchment.core.declarations import images, targets
 from catchment.core.fleet import Fleet
+from catchment.core.intake import Reply
 from catchment.core.method import Method, Metrics, on_client
-from catchment.core.replies import Reply
 from catchment.core.server import Server
 from catchment.core.versions import ClientState
 from catchment.core.world import World

@@ -29,8 +29,8 @@ from catchment.core.architecture import Architecture
 from catchment.core.client import Client
 from catchment.core.declarations import Loss, Samples, client_weights, like
 from catchment.core.fleet import Fleet
+from catchment.core.intake import Reply
 from catchment.core.method import on_client
-from catchment.core.replies import Reply
 from catchment.core.server import Server
 from catchment.data import Batch
 from catchment.errors import ExperimentError, at_least

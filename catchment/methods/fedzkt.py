@@ -30,8 +30,8 @@ from torch.func import functional_call
 from catchment.core.client import Client
 from catchment.core.declarations import Loss, client_weights, like
 from catchment.core.fleet import Fleet
+from catchment.core.intake import Reply
 from catchment.core.method import Method, Metrics, on_client
-from catchment.core.replies import Reply
 from catchment.core.server import Server
 from catchment.core.versions import ClientState
 from catchment.core.world import World

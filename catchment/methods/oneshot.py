@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from catchment.core.client import Client
 from catchment.core.declarations import features, ids, labels
 from catchment.core.fleet import Fleet
+from catchment.core.intake import Reply
 from catchment.core.method import Method, Metrics, on_client
-from catchment.core.replies import Reply
 from catchment.core.server import Server
 from catchment.core.versions import ClientState
 from catchment.core.world import World

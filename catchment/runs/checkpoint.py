@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from catchment.core.fleet import FleetSnapshot
+from catchment.core.inflight import InFlightSnapshot
 from catchment.core.spool import Spool
-from catchment.core.traffic import TrafficSnapshot
 from catchment.core.transport import Snapshot
 from catchment.errors import RunError, WireError
 from catchment.exchange.message import FileContent, Message
@@ -35,7 +36,7 @@ class Loaded(NamedTuple):
     round: int
     tensors: dict[str, Tensor]
     state: Any  # for `unflatten`
-    fleet: TrafficSnapshot
+    fleet: FleetSnapshot
     progress: dict[str, Any]  # what the run adds: totals, seconds
     averages: dict[str, Weights]  # the moving averages of the server's models
 
@@ -52,13 +53,14 @@ class Checkpoints:
         self,
         round: int,
         state: Any,
-        fleet: TrafficSnapshot,
+        fleet: FleetSnapshot,
         progress: Mapping[str, Any],
         averages: Mapping[str, Weights] | None = None,
     ) -> None:
         """Write a checkpoint, then delete all older ones but the last."""
         private_directory(self._directory)
-        self._clients.save(round, fleet.transport.states)
+        inflight = fleet.inflight
+        self._clients.save(round, inflight.transport.states)
         tensors: dict[str, Tensor] = {}
         spools: list[Spool] = []
         meta = {
@@ -66,20 +68,20 @@ class Checkpoints:
             "state": flatten(state, "state", tensors, spools),
             "averages": flatten(dict(averages or {}), "averages", tensors),
             "fleet": {
-                "sequence": fleet.sequence,
-                "life": fleet.resumes,
-                "counts": fleet.counts,
-                "standing": fleet.standing,
+                "sequence": inflight.sequence,
+                "resumes": inflight.resumes,
+                "outcomes": fleet.outcomes,
+                "samples": list(fleet.samples.items()),
             },
-            "pending": [awaited for _, awaited in fleet.pending],
-            "arrived": [late for _, _, late in fleet.arrived],
-            "clock": {"now": fleet.transport.now, "sent": list(fleet.transport.sent.items())},
+            "pending": [awaited for _, awaited in inflight.pending],
+            "arrived": [late for _, _, late in inflight.arrived],
+            "clock": {"now": inflight.transport.now, "sent": list(inflight.transport.sent.items())},
             "client_files": self._clients.names,
             "progress": dict(progress),
         }
-        for number, (request, _) in enumerate(fleet.pending):
+        for number, (request, _) in enumerate(inflight.pending):
             tensors[f"pending/{number}"] = _bytes_tensor(request)
-        for number, (request, response, _) in enumerate(fleet.arrived):
+        for number, (request, response, _) in enumerate(inflight.arrived):
             tensors[f"arrived/{number}/request"] = _bytes_tensor(request)
             tensors[f"arrived/{number}/response"] = _bytes_tensor(response)
         profiles = {
@@ -111,7 +113,7 @@ class Checkpoints:
         tensors = message.tensors
         meta = json.loads(str(message.scalars["meta"]))
         clients = ClientFiles(self._directory)
-        clients.load(meta["client_files"] if "client_files" in meta else sorted({file for _, file in meta["clients"]}))
+        clients.load(meta["client_files"])
         pending = [
             (_tensor_bytes(tensors[f"pending/{number}"]), awaited) for number, awaited in enumerate(meta["pending"])
         ]
@@ -125,15 +127,12 @@ class Checkpoints:
         ]
         clock = meta["clock"]
         transport = Snapshot(clock["now"], {int(s): t for s, t in clock["sent"]}, clients)
-        fleet = TrafficSnapshot(
-            sequence=meta["fleet"]["sequence"],
-            resumes=meta["fleet"]["life"],
-            counts=meta["fleet"]["counts"],
-            standing=meta["fleet"].get("standing", {}),
-            pending=pending,
-            arrived=arrived,
-            profiles={client: unflatten(form, tensors, None) for client, form in meta.get("profiles", ())},
-            transport=transport,
+        noted = meta["fleet"]
+        fleet = FleetSnapshot(
+            InFlightSnapshot(noted["sequence"], noted["resumes"], pending, arrived, transport),
+            noted["outcomes"],
+            dict(noted["samples"]),
+            {client: unflatten(form, tensors, None) for client, form in meta["profiles"]},
         )
         averages = unflatten(meta["averages"], tensors, None)
         loaded = Loaded(meta["round"], tensors, meta["state"], fleet, meta["progress"], averages)

@@ -153,16 +153,16 @@ class Run:
 
     def _remembered(self, client: int) -> ClientState:
         """The same as it is kept; nothing of a client that was never asked."""
-        fleet = self._checkpoint.fleet
+        inflight = self._checkpoint.fleet.inflight
         if self.experiment.engine != "flower":
-            return dict(fleet.transport.states.get(client, {}))
+            return dict(inflight.transport.states.get(client, {}))
         states = self.directory / "flower" / "clients"
         if not self.world.method.persistent:
             return {}
         if not states.exists():
             raise UserError(f"what client {client} remembers is on its device, in the folder of its --state, not here")
         versions = next(states.glob(f"*/client-{client}/versions"), None)
-        return {} if versions is None else StoredVersions(versions).newest(fleet.sequence)
+        return {} if versions is None else StoredVersions(versions).newest(inflight.sequence)
 
     @cached_property
     def _checkpoint(self) -> Loaded:

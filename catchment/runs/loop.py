@@ -11,12 +11,10 @@ from typing import Any
 
 from catchment.config.experiment import Experiment
 from catchment.core.expectations import Expectations
-from catchment.core.filters import AttackFilter, InspectionFilter
 from catchment.core.fleet import Fleet
 from catchment.core.method import Metrics
 from catchment.core.server import Server
 from catchment.core.stopwatch import Stopwatch
-from catchment.core.traffic import Traffic
 from catchment.core.transport import Transport
 from catchment.core.world import World
 from catchment.costs.ledger import Ledger, summarise
@@ -78,23 +76,20 @@ class _Run:
         self.expectations = Expectations.of(world.method, world)
         self.plan = experiment.build_attack_plan()
         looks = experiment.inspection.action
-        self.traffic = Traffic(
+        participation = experiment.participation
+        self.fleet = Fleet(
             self.transport,
             world.method,
             self.ledger,
-            wire=world.wire,
-            expectations=self.expectations,
-            attack=None if self.plan is None else AttackFilter(self.plan, world.wire),
-            inspection=None if looks == "none" else InspectionFilter(experiment.inspection),
-            stopwatch=self.stopwatch,
-        )
-        participation = experiment.participation
-        self.fleet = Fleet(
-            self.traffic,
             seed=experiment.seed,
             fraction=participation.fraction,
             deadline=participation.deadline,
             measured=experiment.evaluation.clients,
+            wire=world.wire,
+            expectations=self.expectations,
+            attack=self.plan,
+            inspection=None if looks == "none" else experiment.inspection,
+            stopwatch=self.stopwatch,
         )
         self.checkpoints = None if directory is None else Checkpoints(directory / "checkpoints")
         self.history = History(experiment.evaluation.headline)
@@ -139,7 +134,7 @@ class _Run:
         self.ledger.fields = Counter({tuple(key): size for key, size in progress["fields"]})
         self.spent = Counter(progress.get("spent") or {"server": progress["seconds"]})  # earlier versions had the sum
         self.peaks = progress["peaks"]
-        self.traffic.restore(loaded.fleet)
+        self.fleet.restore(loaded.fleet)
         self._cut(loaded.round)  # last: what cannot be resumed is left as it is
         return state, loaded.round
 
@@ -153,12 +148,12 @@ class _Run:
         last = number == self.experiment.rounds
         self._begin(number, last)
         self._train(state)
-        self.traffic.check_round()
+        self.fleet.check_round()
         metrics = None
         with self.stopwatch.during("evaluation", whole=True):
             if last or number % self.experiment.evaluation.every == 0:
                 metrics = self._evaluate(state)
-                self.traffic.check_round()
+                self.fleet.check_round()
                 self._show(metrics)
             if last:
                 self._draw(state)
@@ -178,7 +173,7 @@ class _Run:
             seconds=sum(spent.values()),
             spent=Spent(**spent),
             virtual_seconds=self.fleet.now,
-            events=[Event(**event) for event in (*self.transport.news(), *self.traffic.outcomes.events)],
+            events=[Event(**event) for event in (*self.transport.news(), *self.fleet.outcomes.events)],
             probe=self._inverted(number, state),
         )
         self._record(record)
@@ -194,13 +189,13 @@ class _Run:
         return spent
 
     def _begin(self, number: int, last: bool) -> None:
-        """Start a round on server and traffic, and set who observes it."""
+        """Start a round on server and fleet, and set who observes it."""
         validation = list(self.history.validation)
         self.server.begin_round(number, validation)
-        self.traffic.begin_round(number, self.world.client_optimizer.schedule.drops(validation))
+        self.fleet.begin_round(number, self.world.client_optimizer.schedule.drops(validation))
         if number == 1:
-            self.traffic.watch = self._remember_first
-        self.traffic.observe = self.curious.observe if self.curious and (last or number == 1) else None
+            self.fleet.watch = self._remember_first
+        self.fleet.intake.observe = self.curious.observe if self.curious and (last or number == 1) else None
 
     def _record(self, record: Round) -> None:
         """Write a round and its bytes."""
@@ -224,12 +219,12 @@ class _Run:
         except Exception as error:  # a reply that fits and yet cannot be used, or a mistake in the method
             failure = error
         if failure is None:
-            self.traffic.outcomes.kept()
+            self.fleet.outcomes.round_kept()
             if self.averages:
                 self.averages.end_round(state)
         else:
             undo()
-            self.traffic.undone(failure)
+            self.fleet.round_undone(failure)
 
     def _evaluate(self, state: Any) -> Metrics:
         """The method's evaluation, of moving averages where the experiment has them."""
@@ -280,7 +275,7 @@ class _Run:
 
     def _rehearse(self) -> None:
         """Measure once what each handler costs a client of each model; not without the samples that it works on."""
-        self.traffic.watch = None
+        self.fleet.watch = None
         for name, request in self.firsts.items():
             self.peaks[name] = None if self.world.data.own else peak_memory(self.world, request)
         self.firsts = {}
@@ -303,14 +298,14 @@ class _Run:
             "peaks": self.peaks,
         }
         averages = self.averages.tensors() if self.averages else {}
-        self.checkpoints.save(number, state, self.traffic.snapshot(), progress, averages)
-        self.traffic.saved()
+        self.checkpoints.save(number, state, self.fleet.snapshot(), progress, averages)
+        self.fleet.saved()
 
     def _finish(self, state: Any) -> Record:
         self._lap()
         final = self.history.last
         assert final is not None  # a run has a round at least
-        counts = self.traffic.outcomes.counts
+        counts = self.fleet.outcomes.counts
         last = {key: to_dict(final).get(key) for key in ("accuracy", "server", "clients")}
         result = Result(
             name=self.experiment.name,

@@ -38,7 +38,7 @@ def test_over_flower(name):
 
 def test_harm_would_be_seen(monkeypatch):
     """Without the check of replies, the same sweep finds what it is there for."""
-    monkeypatch.setattr("catchment.core.replies.Reception._check", lambda self, replies, outcomes: replies)
+    monkeypatch.setattr("catchment.core.intake.Intake._checked", lambda self, request, message: message)
     trial = small_experiment("standalone")
     _, memory = honest_run(trial)
     spoils = [Spoil("test", "tensor", what, "numbers") for what in ("a million times", "1e10 or 1000", "zero")]

@@ -9,11 +9,8 @@ import torch
 from torch import Tensor
 from worlds_by_hand import HandlersOnly
 
-from catchment.codecs import Wire
-from catchment.core.filters import AttackFilter
-from catchment.core.fleet import Fleet
+from catchment.core.fleet import Fleet, _in_order
 from catchment.core.method import on_client
-from catchment.core.traffic import Traffic
 from catchment.costs.ledger import Ledger
 from catchment.engines.fake import Fake
 from catchment.errors import ProtocolError, RunError
@@ -53,12 +50,11 @@ QUIZ = Quiz()
 
 
 class Watched(Fleet):
-    """A fleet of a quiz whose traffic and ledger the tests look at."""
+    """A fleet of a quiz whose ledger the tests look at."""
 
-    def __init__(self, transport, fraction=1.0, deadline=None, measured=None, **settings):
+    def __init__(self, transport, **settings):
         self.ledger = Ledger()
-        self.traffic = Traffic(transport, QUIZ, self.ledger, **settings)
-        super().__init__(self.traffic, seed=0, fraction=fraction, deadline=deadline, measured=measured)
+        super().__init__(transport, QUIZ, self.ledger, seed=0, **settings)
 
 
 def reply(request, value=None):
@@ -73,7 +69,7 @@ def lose(request, why="gone", failed=False):
 def fleet_of(clients=4, answer=reply, when=lambda request: 0.0, **settings):
     transport = Fake(clients, answer, when)
     fleet = Watched(transport, **settings)
-    fleet.traffic.begin_round(1)
+    fleet.begin_round(1)
     return fleet, transport
 
 
@@ -106,7 +102,22 @@ def test_in_order_passes_over_who_is_lost_and_flushes_at_the_deadline():
     fleet, _ = fleet_of(answer=answer, when=when)
     replies = fleet.ask(QUIZ.answer, {k: Question(k) for k in range(4)}, in_order=True, deadline=5.0)
     assert [r.client for r in replies] == [1, 3]
-    assert (fleet.traffic.outcomes.counts.lost, fleet.traffic.outcomes.counts.late) == (1, 0)
+    assert (fleet.outcomes.counts.lost, fleet.outcomes.counts.late) == (1, 0)
+
+
+def test_in_order_nothing_is_pulled_before_it_is_wanted():
+    """Of clients 7, 3, 5 and 9, asked in this order, 9 never comes and 5 has nothing of use."""
+    pulled = []
+
+    def read():
+        for client, reply in ((3, "three"), (7, "seven"), (5, None)):
+            pulled.append(client)
+            yield client, reply
+
+    found = _in_order(read(), [7, 3, 9, 5])
+    assert next(found) == (7, "seven")
+    assert pulled == [3, 7]
+    assert list(found) == [(3, "three"), (5, None)]
 
 
 def test_lost_and_failed_replies_are_counted_with_their_reason_and_never_raised():
@@ -116,23 +127,23 @@ def test_lost_and_failed_replies_are_counted_with_their_reason_and_never_raised(
     fleet, _ = fleet_of(3, answer)
     assert [r.client for r in fleet.ask(QUIZ.answer, {k: Question(k) for k in range(3)})] == [0]
     assert (
-        fleet.traffic.outcomes.counts.lost,
-        fleet.traffic.outcomes.counts.failed,
-        fleet.traffic.outcomes.counts.late,
+        fleet.outcomes.counts.lost,
+        fleet.outcomes.counts.failed,
+        fleet.outcomes.counts.late,
     ) == (1, 1, 0)
-    assert [(e["what"], e["client"], e["why"]) for e in fleet.traffic.outcomes.events] == [
+    assert [(e["what"], e["client"], e["why"]) for e in fleet.outcomes.events] == [
         ("lost", 1, "no route"),
         ("failed", 2, "ValueError: x"),
     ]
-    fleet.traffic.check_round()  # somebody answered
+    fleet.check_round()  # somebody answered
 
 
 def test_a_reply_of_the_wrong_form_is_refused():
     bad = lambda request: Response(request.client, request.sequence, Message({"weights": torch.ones(1)}))  # noqa: E731
     fleet, _ = fleet_of(1, bad)
     assert list(fleet.ask(QUIZ.answer, {0: Question(0)})) == []
-    assert fleet.traffic.outcomes.counts.refused == 1
-    assert fleet.traffic.outcomes.events[0]["why"] == "no tensor 'weights' is expected"
+    assert fleet.outcomes.counts.refused == 1
+    assert fleet.outcomes.events[0]["why"] == "no tensor 'weights' is expected"
 
 
 def too_small(reply):
@@ -144,25 +155,23 @@ def test_what_a_method_does_not_accept_is_refused_and_not_yielded(in_order):
     fleet, _ = fleet_of(3, when=lambda request: 3.0 - request.client)
     replies = fleet.ask(QUIZ.answer, {k: Question(k) for k in range(3)}, in_order=in_order, accept=too_small)
     assert [reply.client for reply in replies] == ([1, 2] if in_order else [2, 1])
-    assert fleet.traffic.outcomes.counts.refused == 1
-    assert fleet.traffic.outcomes.events == [
-        {"what": "refused", "client": 0, "handler": "answer", "why": "0 is less than 1"}
-    ]
+    assert fleet.outcomes.counts.refused == 1
+    assert fleet.outcomes.events == [{"what": "refused", "client": 0, "handler": "answer", "why": "0 is less than 1"}]
 
 
 def test_arrivals_that_are_not_accepted_do_not_count():
     fleet, _ = fleet_of(4, when=lambda request: float(request.client))
     fleet.send(QUIZ.answer, {k: Question(k) for k in range(4)})
     assert [reply.client for reply in fleet.arrivals(QUIZ.answer, count=2, accept=too_small)] == [1, 2]
-    assert fleet.traffic.outcomes.counts.refused == 1
+    assert fleet.outcomes.counts.refused == 1
 
 
 def test_whose_reply_makes_accept_raise_is_to_blame():
     fleet, _ = fleet_of(4)
     with pytest.raises(ZeroDivisionError) as caught:
         next(fleet.ask(QUIZ.answer, {2: Question(0)}, accept=lambda reply: 1 / 0))
-    fleet.traffic.undone(caught.value)
-    assert [(event["what"], event["client"]) for event in fleet.traffic.outcomes.events] == [
+    fleet.round_undone(caught.value)
+    assert [(event["what"], event["client"]) for event in fleet.outcomes.events] == [
         ("undone", None),
         ("suspended", 2),
     ]
@@ -172,26 +181,26 @@ def test_if_nobody_is_accepted_the_run_stops():
     fleet, _ = fleet_of(2)
     assert list(fleet.ask(QUIZ.answer, {0: Question(0), 1: Question(1)}, accept=lambda reply: "no")) == []
     with pytest.raises(RunError, match="round 1: all 2 clients failed; client 0: refused, no"):
-        fleet.traffic.check_round()
+        fleet.check_round()
 
 
 def test_a_round_in_which_everybody_failed_stops_the_run_with_the_reason():
     fleet, _ = fleet_of(2, lambda request: lose(request, "the loss is nan", failed=True))
     list(fleet.ask(QUIZ.answer, {0: Question(0), 1: Question(1)}))
     with pytest.raises(RunError, match="round 1: all 2 clients failed; client 0: the loss is nan"):
-        fleet.traffic.check_round()
+        fleet.check_round()
 
 
 def test_a_refused_reply_is_an_event_and_if_all_are_refused_the_run_stops():
     fleet, _ = fleet_of(2)
     first, second = fleet.ask(QUIZ.answer, {0: Question(0), 1: Question(1)})
     fleet.refuse(first, "too short")
-    fleet.traffic.check_round()
-    assert fleet.traffic.outcomes.counts.refused == 1
-    assert fleet.traffic.outcomes.events == [{"what": "refused", "client": 0, "handler": "answer", "why": "too short"}]
+    fleet.check_round()
+    assert fleet.outcomes.counts.refused == 1
+    assert fleet.outcomes.events == [{"what": "refused", "client": 0, "handler": "answer", "why": "too short"}]
     fleet.refuse(second, "too short")
     with pytest.raises(RunError, match="round 1: all 2 clients failed; client 0: refused, too short"):
-        fleet.traffic.check_round()
+        fleet.check_round()
 
 
 def test_blamed_is_the_client_whose_reply_was_in_use_whoever_arrived_last():
@@ -199,8 +208,8 @@ def test_blamed_is_the_client_whose_reply_was_in_use_whoever_arrived_last():
     replies = fleet.ask(QUIZ.answer, {client: Question(0) for client in range(4)}, in_order=True)
     assert next(replies).client == 0  # the last to arrive
     assert next(replies).client == 1
-    fleet.traffic.undone(ValueError("no"))
-    assert [(event["what"], event["client"]) for event in fleet.traffic.outcomes.events] == [
+    fleet.round_undone(ValueError("no"))
+    assert [(event["what"], event["client"]) for event in fleet.outcomes.events] == [
         ("undone", None),
         ("suspended", 1),
     ]
@@ -212,18 +221,18 @@ def test_after_the_last_reply_nobody_is_to_blame_and_the_error_is_raised_at_once
     fleet.send(QUIZ.answer, {0: Question(0), 1: Question(1)})
     assert [reply.client for reply in fleet.arrivals(QUIZ.answer, count=count)] == [0, 1]
     with pytest.raises(NameError, match="typo"):
-        fleet.traffic.undone(NameError("typo"))
-    assert fleet.traffic.outcomes.standing.suspended == set()
+        fleet.round_undone(NameError("typo"))
+    assert fleet.outcomes.suspended == set()
 
 
 def test_a_reply_is_in_use_while_the_method_holds_it_and_not_while_it_waits_for_the_next():
     fleet, transport = fleet_of(4, when=lambda request: float(request.client == 1))
     held, pull = [], transport.pull
-    transport.pull = lambda until: held.append(fleet.traffic.outcomes.in_use) or pull(until)
+    transport.pull = lambda until: held.append(fleet.outcomes.in_use) or pull(until)
     for reply in fleet.ask(QUIZ.answer, {0: Question(0), 1: Question(1)}):
         for inner in fleet.ask(QUIZ.answer, {2 + reply.client: Question(0)}):
-            held.append(("inner", inner.client, fleet.traffic.outcomes.in_use))
-        held.append(("outer", reply.client, fleet.traffic.outcomes.in_use))
+            held.append(("inner", inner.client, fleet.outcomes.in_use))
+        held.append(("outer", reply.client, fleet.outcomes.in_use))
     assert held == [
         None, 0, ("inner", 2, 2), ("outer", 0, 0),
         None, 1, ("inner", 3, 3), ("outer", 1, 1),
@@ -233,15 +242,15 @@ def test_a_reply_is_in_use_while_the_method_holds_it_and_not_while_it_waits_for_
 def test_nobody_reachable_is_not_a_reason_to_stop():
     fleet, _ = fleet_of(2, lose)
     list(fleet.ask(QUIZ.answer, {0: Question(0), 1: Question(1)}))
-    fleet.traffic.check_round()
-    assert fleet.traffic.outcomes.counts.lost == 2
+    fleet.check_round()
+    assert fleet.outcomes.counts.lost == 2
 
 
 def test_late_replies_keep_the_client_busy_and_surface_as_arrivals_of_their_round():
     fleet, _ = fleet_of(2, when=lambda request: 10.0 if request.client == 1 else 1.0)
     assert [r.client for r in fleet.ask(QUIZ.answer, {0: Question(0), 1: Question(1)}, deadline=2.0)] == [0]
     assert fleet.now == 2.0
-    fleet.traffic.begin_round(2)
+    fleet.begin_round(2)
     assert fleet.cohort() == [0]
     assert fleet.idle() == [0]
     assert (fleet.idle([1, 0]), fleet.idle([1])) == ([0], [])
@@ -249,18 +258,18 @@ def test_late_replies_keep_the_client_busy_and_surface_as_arrivals_of_their_roun
         fleet.ask(QUIZ.answer, {1: Question(1)})
     late = list(fleet.arrivals(QUIZ.answer))
     assert [(r.client, r.round) for r in late] == [(1, 1)]
-    assert fleet.traffic.outcomes.counts.late == 1
+    assert fleet.outcomes.counts.late == 1
     assert fleet.idle() == [0, 1]
 
 
 def test_late_replies_that_nobody_takes_in_their_round_are_dropped():
     fleet, _ = fleet_of(2, when=lambda request: 10.0 if request.client == 1 or request.round == 2 else 1.0)
     list(fleet.ask(QUIZ.answer, {0: Question(0), 1: Question(1)}, deadline=2.0))
-    fleet.traffic.begin_round(2)
+    fleet.begin_round(2)
     list(fleet.ask(QUIZ.answer, {0: Question(0)}))  # takes until second 12; client 1's reply came at 10
-    assert fleet.traffic.outcomes.counts.late == 1
-    assert len(fleet.traffic._inflight._arrived) == 1
-    fleet.traffic.begin_round(3)
+    assert fleet.outcomes.counts.late == 1
+    assert len(fleet._inflight._arrived) == 1
+    fleet.begin_round(3)
     assert list(fleet.arrivals(QUIZ.answer)) == []
 
 
@@ -269,7 +278,7 @@ def test_a_client_whose_reply_came_during_an_evaluation_is_idle_only_when_it_was
     fleet.send(QUIZ.answer, {0: Question(0)})
     with fleet.aside("evaluation"):
         assert [r.client for r in fleet.ask(QUIZ.other, {1: Question(1)})] == [1]  # the other reply came before it
-    fleet.traffic.begin_round(2)
+    fleet.begin_round(2)
     assert fleet.idle() == [1]
     assert [(r.client, r.round) for r in fleet.arrivals(QUIZ.answer, count=1)] == [(0, 1)]
     assert fleet.idle() == [0, 1]
@@ -279,11 +288,11 @@ def test_send_and_arrivals_cross_rounds_and_stop_at_a_count_or_a_time():
     fleet, _ = fleet_of(3, when=lambda request: 1.0 + request.client)
     fleet.send(QUIZ.answer, {k: Question(k) for k in range(3)})
     assert [r.client for r in fleet.arrivals(QUIZ.answer, count=1)] == [0]
-    fleet.traffic.begin_round(2)
+    fleet.begin_round(2)
     assert list(fleet.arrivals(QUIZ.answer, until=1.5)) == []
     assert fleet.now == 1.5
     assert [(r.client, r.round) for r in fleet.arrivals(QUIZ.answer)] == [(1, 1), (2, 1)]
-    assert fleet.traffic.outcomes.counts.late == 0
+    assert fleet.outcomes.counts.late == 0
 
 
 def test_arrivals_of_one_handler_leave_those_of_another():
@@ -300,7 +309,7 @@ def test_giving_up_an_ask_makes_the_rest_late():
     next(replies)
     replies.close()
     assert len(list(fleet.arrivals(QUIZ.answer))) == 2
-    assert fleet.traffic.outcomes.counts.late == 2
+    assert fleet.outcomes.counts.late == 2
 
 
 def test_asides_are_booked_apart_and_reach_busy_clients():
@@ -328,7 +337,7 @@ def test_misuse_is_explained():
 
 
 def test_a_method_that_does_not_say_that_it_sends_cannot():
-    fleet = Fleet(Traffic(Fake(1, reply), HandlersOnly(), Ledger()), seed=0)
+    fleet = Fleet(Fake(1, reply), HandlersOnly(), Ledger(), seed=0)
     with pytest.raises(ProtocolError, match=r"HandlersOnly uses fleet\.send, so its property `sends` must be True"):
         fleet.send(QUIZ.answer, {0: Question(0)})
 
@@ -338,7 +347,7 @@ def test_those_that_are_measured_are_all_or_the_same_few_in_every_round():
     fleet, _ = fleet_of(50, measured=7, fraction=0.1)
     few = fleet.measured()
     assert (len(set(few)), list(few)) == (7, sorted(few))
-    fleet.traffic.begin_round(2)
+    fleet.begin_round(2)
     assert fleet.measured() == few
 
 
@@ -348,7 +357,7 @@ def test_the_cohort_is_a_share_drawn_from_seed_and_round():
     assert len(first) == 10
     assert first == sorted(first)
     assert first == fleet.cohort()
-    fleet.traffic.begin_round(2)
+    fleet.begin_round(2)
     assert fleet.cohort() != first
     again, _ = fleet_of(100, fraction=0.1)
     assert again.cohort() == first
@@ -383,9 +392,9 @@ def test_a_snapshot_carries_requests_in_flight_and_replies_not_yet_taken():
     fleet.send(QUIZ.other, {0: Question(7)})
     fleet.send(QUIZ.answer, {1: Question(8), 2: Question(9)})
     assert [r.client for r in fleet.arrivals(QUIZ.answer, count=1)] == [1]  # client 0's other reply is set aside
-    snapshot = fleet.traffic.snapshot()
+    snapshot = fleet.snapshot()
     again, transport = fleet_of(3, when=lambda request: 0.0)
-    again.traffic.restore(snapshot)
+    again.restore(snapshot)
     assert [(r.client, r.body.scalars["number"], r.resumes, r.start) for r in transport.pushed] == [(2, 9, 1, 2)]
     assert again.ledger.totals.total() == 0  # it was booked when it was first sent
     assert again.idle() == [1]
@@ -400,7 +409,7 @@ def test_a_snapshot_carries_requests_in_flight_and_replies_not_yet_taken():
 def lied_to(*attackers, attack=None, **settings):
     """Client k answers k at second k; LIE with z = 0 is the mean of the honest."""
     plan = AttackPlan(attack or LIE(z=0.0), attackers, seed=0)
-    return fleet_of(when=lambda request: float(request.client), attack=AttackFilter(plan, Wire()), **settings)[0]
+    return fleet_of(when=lambda request: float(request.client), attack=plan, **settings)[0]
 
 
 def values(replies):
@@ -440,7 +449,7 @@ def test_an_attack_is_an_event_with_its_numbers_once_a_round():
         list(fleet.ask(QUIZ.answer, EVERYBODY))
     numbers = {"z": 0.0, "z_formula": lie_z(3, 1)}
     why = f"z 0, z_formula {lie_z(3, 1):.4g}; saw 3 honest replies"
-    assert fleet.traffic.outcomes.events == [
+    assert fleet.outcomes.events == [
         {"what": "attacked", "client": 1, "handler": "answer", "why": why, "numbers": numbers}
     ]
 
@@ -449,10 +458,10 @@ def test_an_attacker_that_is_lost_tells_nothing():
     plan = AttackPlan(LIE(z=0.0), (1,), seed=0)
     fleet, _ = fleet_of(
         answer=lambda request: lose(request) if request.client == 1 else reply(request),
-        attack=AttackFilter(plan, Wire()),
+        attack=plan,
     )
     assert values(fleet.ask(QUIZ.answer, EVERYBODY)) == [(0, 0.0), (2, 2.0), (3, 3.0)]
-    assert fleet.traffic.outcomes.counts.lost == 1
+    assert fleet.outcomes.counts.lost == 1
 
 
 def test_evaluation_hears_the_truth():

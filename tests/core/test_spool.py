@@ -16,8 +16,9 @@ import pytest
 import torch
 
 from catchment.core import spool as spools
+from catchment.core.fleet import FleetSnapshot
+from catchment.core.inflight import InFlightSnapshot
 from catchment.core.spool import Scratch, Spool, on_disk
-from catchment.core.traffic import TrafficSnapshot
 from catchment.core.transport import Snapshot
 from catchment.errors import ProtocolError, RunError
 from catchment.exchange.message import Message
@@ -361,7 +362,7 @@ def filled(directory) -> Spool:
 
 def test_a_spool_in_a_state_comes_back_from_a_checkpoint(tmp_path):
     directory = tmp_path / "checkpoints"
-    fleet = TrafficSnapshot(sequence=1, resumes=0, counts={}, pending=[], arrived=[], transport=Snapshot(0.0))
+    fleet = FleetSnapshot(InFlightSnapshot(1, 0, [], [], Snapshot(0.0)), {}, {}, {})
     Checkpoints(directory).save(1, {"features": filled(tmp_path), "n": 3}, fleet, {})
     fresh = {"features": Spool(tmp_path), "n": 0}
     fresh["features"].put(77, A)

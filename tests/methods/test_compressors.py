@@ -12,9 +12,8 @@ from worlds_by_hand import world
 import catchment
 from catchment.codecs import Wire
 from catchment.core.fleet import Fleet
-from catchment.core.replies import Reply
+from catchment.core.intake import Reply
 from catchment.core.server import Server
-from catchment.core.traffic import Traffic
 from catchment.costs.ledger import Ledger
 from catchment.engines.inprocess import InProcess
 from catchment.errors import ExperimentError
@@ -48,11 +47,11 @@ def rounds(method, number: int, client=CONSTANT, server=CONSTANT, **settings):
         client_optimizer=dataclasses.replace(own.client_optimizer, schedule=client),
         server_optimizer=dataclasses.replace(own.server_optimizer, schedule=server),
     )
-    server, fleet = Server(own), Fleet(traffic := Traffic(InProcess(own), method, Ledger()), seed=0)
+    server, fleet = Server(own), Fleet(InProcess(own), method, Ledger(), seed=0)
     state = method.init(server)
     for n in range(1, number + 1):
         server.round = n
-        traffic.begin_round(n)
+        fleet.begin_round(n)
         method.round(server, state, fleet)
     return state.weights
 
@@ -152,13 +151,13 @@ def test_corrections_are_of_quantised_changes_and_sum_to_zero():
     clients = [(rows.tolist(), [k, 3 + k]) for k, rows in enumerate(noise)]
     method = Watched(tracking=True)
     own = dataclasses.replace(world(method, clients, classes=8), wire=Wire.parse(method.codecs))
-    server, traffic = Server(own), Traffic(InProcess(own), method, Ledger(), wire=own.wire)
+    server, fleet = Server(own), Fleet(InProcess(own), method, Ledger(), seed=0, wire=own.wire)
     state = method.init(server)
     after = [state.weights["1.weight"]]
     for n in (1, 2, 3):
         server.round = n
-        traffic.begin_round(n)
-        method.round(server, state, Fleet(traffic, seed=0))
+        fleet.begin_round(n)
+        method.round(server, state, fleet)
         after.append(state.weights["1.weight"])
     for n in (2, 3):
         deltas = [SEEN[n, k]["1.weight"] for k in range(3)]

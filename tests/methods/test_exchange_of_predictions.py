@@ -16,7 +16,6 @@ from catchment.core.client import Client
 from catchment.core.fleet import Fleet
 from catchment.core.method import on_client
 from catchment.core.server import Server
-from catchment.core.traffic import Traffic
 from catchment.core.worker import WorkerCache
 from catchment.costs import formulas
 from catchment.costs.ledger import Ledger
@@ -72,12 +71,12 @@ def test_teachers_see_plain_images_and_students_augmented_ones():
 
 
 def one_round(w, method):
-    server, fleet = Server(w), Fleet(traffic := Traffic(InProcess(w), method, Ledger()), seed=0)
+    server, fleet = Server(w), Fleet(InProcess(w), method, Ledger(), seed=0)
     state = method.init(server)
     server.round = 1
-    traffic.begin_round(1)
+    fleet.begin_round(1)
     method.round(server, state, fleet)
-    return server, state, traffic
+    return server, state, fleet
 
 
 def weight(client):
@@ -167,9 +166,9 @@ def test_cronus_leaves_out_who_is_far_away():
     # Five clients of label 0 predict sigmoid(1), one of x = (9, 0) is far more certain of the opposite.
     method = Cronus()
     w = by_hand(method, clients=[*[(X, Y)] * 5, ([[9.0, 0.0]], [1])])
-    server, state, fleet = Server(w), None, Fleet(traffic := Traffic(InProcess(w), method, Ledger()), seed=0)
+    server, state, fleet = Server(w), None, Fleet(InProcess(w), method, Ledger(), seed=0)
     server.round = 1
-    traffic.begin_round(1)
+    fleet.begin_round(1)
     sent = []
     ask = fleet.ask
 
@@ -276,8 +275,8 @@ class OneOverflows(FedDF):
 def test_feddf_refuses_models_that_overflow():
     method = OneOverflows(server_steps=1)
     w = by_hand(method, clients=((X, Y), (X, Y)), public=([[2.0, 0.0]], Y))
-    _, state, traffic = one_round(w, method)
-    assert [(event["client"], event["why"]) for event in traffic.outcomes.events] == [
+    _, state, fleet = one_round(w, method)
+    assert [(event["client"], event["why"]) for event in fleet.outcomes.events] == [
         (0, "its model gives NaN or infinity on public samples")
     ]
     (student,) = state.weights.values()

@@ -13,7 +13,6 @@ from catchment.core.expectations import Expectations
 from catchment.core.fleet import Fleet
 from catchment.core.method import on_client
 from catchment.core.server import Server
-from catchment.core.traffic import Traffic
 from catchment.costs.ledger import Ledger
 from catchment.engines.inprocess import InProcess
 from catchment.errors import ModelError
@@ -29,11 +28,11 @@ def rounds(method, number: int, **settings):
     """The global weights after some rounds."""
     w = world(method, CLIENTS, **settings)
     server = Server(w)
-    fleet = Fleet(traffic := Traffic(InProcess(w), method, Ledger(), expectations=Expectations.of(method, w)), seed=0)
+    fleet = Fleet(InProcess(w), method, Ledger(), expectations=Expectations.of(method, w), seed=0)
     state = method.init(server)
     for n in range(1, number + 1):
         server.round = n
-        traffic.begin_round(n)
+        fleet.begin_round(n)
         method.round(server, state, fleet)
     return state.weights
 

@@ -17,7 +17,6 @@ from catchment.core.client import Client
 from catchment.core.expectations import Expectations
 from catchment.core.fleet import Fleet
 from catchment.core.server import Server
-from catchment.core.traffic import Traffic
 from catchment.core.worker import WorkerCache
 from catchment.costs.ledger import Ledger
 from catchment.data import Division, Samples
@@ -164,15 +163,15 @@ def test_epochs_on_public_labels_before_the_first_transfer():
 def played(w, method, rounds, notes=None):
     """The server's state after some rounds of a world, in which everybody answered and no model has NaN."""
     transport = InProcess(w)
-    server, fleet = Server(w), Fleet(traffic := Traffic(transport, method, Ledger()), seed=0)
+    server, fleet = Server(w), Fleet(transport, method, Ledger(), seed=0)
     state = method.init(server)
     for n in range(1, rounds + 1):
         server.round, server.notes = n, {}
-        traffic.begin_round(n)
+        fleet.begin_round(n)
         method.round(server, state, fleet)
         metrics = method.evaluate(server, state, fleet)
         assert math.isfinite(metrics.accuracy)
-        assert (traffic.outcomes.counts.failed, traffic.outcomes.counts.refused) == (0, 0)
+        assert (fleet.outcomes.counts.failed, fleet.outcomes.counts.refused) == (0, 0)
         if notes is not None:
             notes.append(server.notes)
     kept = transport.snapshot(lambda client: 10**6).states
@@ -185,9 +184,9 @@ def played(w, method, rounds, notes=None):
 def test_the_mean_is_that_of_the_aggregator():
     method = FedGEM(start_epochs=0)
     w = by_hand(method, clients=((X, Y), (X, [1]), (X, [1])))
-    server, fleet = Server(w), Fleet(traffic := Traffic(InProcess(w), method, Ledger()), seed=0)
+    server, fleet = Server(w), Fleet(InProcess(w), method, Ledger(), seed=0)
     server.round = 1
-    traffic.begin_round(1)
+    fleet.begin_round(1)
     lesson = method.fuse(server, method.init(server), fleet, [0, 1, 2])
     assert torch.allclose(lesson.teacher, torch.tensor([[-1 / 6, 1 / 6]]))  # of (1/2, -1/2) and twice the opposite
     assert lesson.distilled.tolist() == [True]
@@ -212,13 +211,13 @@ class Fixed(nn.Module):
 def fused(method, *, pooled=(), clients=(([[1.0, 1.0]], [0]), ([[2.0, 1.0]], [0]))):
     """Lesson, state and notes of one fusion; the clients are asked for real."""
     w = by_hand(method, clients=clients, public=PUBLIC)
-    server, fleet = Server(w), Fleet(traffic := Traffic(InProcess(w), method, Ledger()), seed=0)
+    server, fleet = Server(w), Fleet(InProcess(w), method, Ledger(), seed=0)
     state = method.init(server)
     state.model = Fixed()
     for sample in pooled:
         state.pool[sample], state.pooled[sample] = torch.tensor([5.0, -5.0]), True
     server.round = 1
-    traffic.begin_round(1)
+    fleet.begin_round(1)
     lesson = method.fuse(server, state, fleet, list(range(len(clients))))
     return lesson, state, server.notes
 
@@ -291,11 +290,11 @@ def test_an_empty_selection_asks_nobody():
     method = FedGEMS(start_epochs=0)
     w = by_hand(method, clients=((X, Y), (X, Y)))
     ledger = Ledger()
-    server, fleet = Server(w), Fleet(traffic := Traffic(InProcess(w), method, ledger), seed=0)
+    server, fleet = Server(w), Fleet(InProcess(w), method, ledger, seed=0)
     state = method.init(server)
     state.pool, state.pooled = torch.ones(1, 2), torch.ones(1, dtype=torch.bool)
     server.round = 1
-    traffic.begin_round(1)
+    fleet.begin_round(1)
     lesson = method.fuse(server, state, fleet, [0, 1])
     assert not ledger.totals
     assert server.notes["ensemble_distillation"] == 0
@@ -340,11 +339,11 @@ def test_uploads_of_wrong_form_are_refused(monkeypatch):
     method = FedGEM(start_epochs=0)
     w = by_hand(method, clients=[(X, Y)] * 4)
     server = Server(w)
-    fleet = Fleet(traffic := Traffic(InProcess(w), method, Ledger(), expectations=Expectations.of(method, w)), seed=0)
+    fleet = Fleet(InProcess(w), method, Ledger(), expectations=Expectations.of(method, w), seed=0)
     server.round = 1
-    traffic.begin_round(1)
+    fleet.begin_round(1)
     lesson = method.fuse(server, method.init(server), fleet, [0, 1, 2, 3])
-    assert [event["why"] for event in traffic.outcomes.events] == [
+    assert [event["why"] for event in fleet.outcomes.events] == [
         "logits is of shape [3, 2]; size 0 should be at most 1",
         "logits has numbers from nan to nan; -1e+06 to 1e+06 is expected",
         "logits is float64 of 2 dimensions; float32 of 2 is expected",

@@ -15,9 +15,8 @@ from worlds_by_hand import world
 import catchment
 from catchment import models
 from catchment.core.fleet import Fleet
-from catchment.core.replies import Reply
+from catchment.core.intake import Reply
 from catchment.core.server import Server
-from catchment.core.traffic import Traffic
 from catchment.costs.ledger import Ledger
 from catchment.engines.inprocess import InProcess
 from catchment.errors import ExperimentError, ModelError
@@ -148,10 +147,10 @@ CLIENTS = [([[1.0, 0.0]], [0]), ([[0.0, 2.0]] * 3, [1] * 3)]
 
 def after_a_round(method, **settings):
     own = world(method, CLIENTS, **settings)
-    server, fleet = Server(own), Fleet(traffic := Traffic(InProcess(own), method, Ledger()), seed=0)
+    server, fleet = Server(own), Fleet(InProcess(own), method, Ledger(), seed=0)
     state = method.init(server)
     server.round = 1
-    traffic.begin_round(1)
+    fleet.begin_round(1)
     method.round(server, state, fleet)
     return state.weights
 

@@ -9,7 +9,7 @@ import torch
 from worlds import experiment
 
 import catchment
-from catchment.core.replies import Reply
+from catchment.core.intake import Reply
 from catchment.core.server import Server
 from catchment.errors import ExperimentError
 from catchment.methods.fedpm import FedPM, Masks, frozen, masked

@@ -20,7 +20,6 @@ from catchment.core.fleet import Fleet
 from catchment.core.method import on_client
 from catchment.core.serve import serve
 from catchment.core.server import Server
-from catchment.core.traffic import Traffic
 from catchment.core.worker import WorkerCache
 from catchment.costs.ledger import Ledger
 from catchment.engines.inprocess import InProcess
@@ -353,12 +352,12 @@ def test_finite_weights_that_overflow_are_refused():
     """One device must not be able to turn the ensemble into NaN."""
     method = OneOverflows(client_epochs=1, iterations=1, noise=5, width=4)
     world = dataclasses.replace(zkt(("mlp",)), method=method)
-    server, fleet = Server(world), Fleet(traffic := Traffic(InProcess(world), method, Ledger()), seed=0)
+    server, fleet = Server(world), Fleet(InProcess(world), method, Ledger(), seed=0)
     state = method.init(server)
     server.round = 1
-    traffic.begin_round(1)
+    fleet.begin_round(1)
     method.round(server, state, fleet)
-    assert [(event["client"], event["why"]) for event in traffic.outcomes.events] == [
+    assert [(event["client"], event["why"]) for event in fleet.outcomes.events] == [
         (0, "its model gives NaN or infinity on generated images")
     ]
     assert sorted(state.weights) == list(range(1, world.clients))

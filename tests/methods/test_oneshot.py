@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from worlds import experiment
 
 import catchment
-from catchment.core.replies import Reply
+from catchment.core.intake import Reply
 from catchment.core.serve import serve
 from catchment.core.server import Server
 from catchment.core.spool import Spool

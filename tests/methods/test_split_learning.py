@@ -20,7 +20,6 @@ from catchment.core.expectations import Expectations
 from catchment.core.fleet import Fleet
 from catchment.core.serve import serve
 from catchment.core.server import Server
-from catchment.core.traffic import Traffic
 from catchment.core.versions import Versions
 from catchment.core.worker import WorkerCache
 from catchment.costs.ledger import Ledger
@@ -54,14 +53,13 @@ class Play:
     def __init__(self, world, rounds=1, tamper=lambda response, before: response):
         self.server = Server(world)
         expectations = Expectations.of(world.method, world)
-        self.traffic = Traffic(Tampered(world, tamper), world.method, Ledger(), expectations=expectations)
-        self.fleet = Fleet(self.traffic, seed=0)
+        self.fleet = Fleet(Tampered(world, tamper), world.method, Ledger(), seed=0, expectations=expectations)
         self.requests = []
-        self.traffic.watch = self.requests.extend
+        self.fleet.watch = self.requests.extend
         self.state = world.method.init(self.server)
         for number in range(1, rounds + 1):
             self.server.round = number
-            self.traffic.begin_round(number)
+            self.fleet.begin_round(number)
             world.method.round(self.server, self.state, self.fleet)
         self.metrics = world.method.evaluate(self.server, self.state, self.fleet)
 
@@ -303,7 +301,7 @@ def test_a_client_lost_in_its_turn_hands_nothing_over():
     play = Play(by_hand(Split(client_epochs=2)), rounds=1, tamper=lose(1))
     assert play.asked == [(0, "begin"), (0, "step"), (1, "begin"), (1, "step"), (1, "finish")]
     assert torch.equal(play.begun_with(1), IDENTITY)
-    assert play.traffic.outcomes.counts.lost == 1
+    assert play.fleet.outcomes.counts.lost == 1
     again = Play(by_hand(Split(client_epochs=2)), rounds=2, tamper=lose(1))
     assert again.asked[5:] == [(k, handler) for k in (0, 1) for handler in ("begin", "step", "finish")]
 
@@ -387,8 +385,8 @@ def bend(number, **changes):
 def test_a_batch_that_cannot_be_is_refused_and_ends_the_turn(method, changes, reason):
     play = Play(by_hand(method), tamper=bend(0, **changes))
     assert [asked for asked in play.asked if asked[0] == 0] == [(0, "begin")]
-    assert play.traffic.outcomes.counts.refused == 1
-    (event,) = play.traffic.outcomes.events
+    assert play.fleet.outcomes.counts.refused == 1
+    (event,) = play.fleet.outcomes.events
     assert (event["what"], event["client"], event["handler"]) == ("refused", 0, "begin")
     assert re.match(reason, event["why"])
     assert torch.allclose(play.extractor, ALONE_1)  # as if client 0 had not been there
@@ -410,7 +408,7 @@ def test_a_batch_that_cannot_be_is_refused_and_ends_the_turn(method, changes, re
 @pytest.mark.parametrize("method", [Split(), SplitFed()])
 def test_an_extractor_that_cannot_be_is_refused(method, changes, reason):
     play = Play(by_hand(method), tamper=bend(1, **changes))
-    (event,) = play.traffic.outcomes.events
+    (event,) = play.fleet.outcomes.events
     assert (event["what"], event["client"], event["handler"]) == ("refused", 0, "finish")
     assert re.match(reason, event["why"])
     assert torch.allclose(play.extractor, IDENTITY + MOVE_1)

@@ -14,7 +14,9 @@ from torch import Tensor, nn
 from worlds import experiment
 
 import catchment
-from catchment.core.traffic import TrafficSnapshot
+from catchment.core.fleet import FleetSnapshot
+from catchment.core.inflight import InFlightSnapshot
+from catchment.core.outcomes import Outcomes
 from catchment.core.transport import Snapshot
 from catchment.errors import ProtocolError, RunError
 from catchment.exchange.message import Message
@@ -298,9 +300,10 @@ def test_what_a_fresh_state_does_not_have_is_a_clear_error(value):
 # ---- checkpoints ------------------------------------------------------------------------------------------------
 
 
-def snapshot(states=None, *, sequence=0, pending=(), arrived=(), now=0.0, sent=None) -> TrafficSnapshot:
-    counts = {"lost": 1, "failed": 2, "late": 3}
-    return TrafficSnapshot(sequence, 4, list(pending), list(arrived), Snapshot(now, sent or {}, states or {}), counts)
+def snapshot(states=None, *, sequence=0, pending=(), arrived=(), now=0.0, sent=None) -> FleetSnapshot:
+    transport = Snapshot(now, sent or {}, states or {})
+    inflight = InFlightSnapshot(sequence, 4, list(pending), list(arrived), transport)
+    return FleetSnapshot(inflight, Outcomes(suspended={5}).snapshot(), {7: 40}, {})
 
 
 def client_state(value: float) -> dict[str, dict[str, Tensor]]:
@@ -350,11 +353,12 @@ def test_a_checkpoint_comes_back_with_everything(tmp_path):
     assert loaded.round == 5
     assert loaded.progress == {"seconds": 1.5, "bytes": [["up", 3]]}
     assert torch.equal(unflatten(loaded.state, loaded.tensors, Box(None)).value["weights"], torch.arange(4.0))
-    assert (loaded.fleet.sequence, loaded.fleet.resumes, loaded.fleet.counts) == (8, 4, fleet.counts)
-    assert loaded.fleet.pending == fleet.pending
-    assert loaded.fleet.arrived == fleet.arrived
-    assert (loaded.fleet.transport.now, loaded.fleet.transport.sent) == (12.5, {7: 11.25})
-    assert values(loaded.fleet.transport.states) == {3: 1.5}
+    assert (loaded.fleet.outcomes, loaded.fleet.samples) == (fleet.outcomes, {7: 40})
+    inflight = loaded.fleet.inflight
+    assert (inflight.sequence, inflight.resumes) == (8, 4)
+    assert (inflight.pending, inflight.arrived) == (fleet.inflight.pending, fleet.inflight.arrived)
+    assert (inflight.transport.now, inflight.transport.sent) == (12.5, {7: 11.25})
+    assert values(loaded.fleet.inflight.transport.states) == {3: 1.5}
 
 
 def test_only_the_last_two_are_kept(tmp_path):
@@ -386,12 +390,12 @@ def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(tmp_path, dama
     loaded = resumed.latest()
     assert loaded.round == 1
     assert unflatten(loaded.state, loaded.tensors, Box(None)).value == "first"
-    assert values(loaded.fleet.transport.states) == {0: 1, 1: 1}
+    assert values(loaded.fleet.inflight.transport.states) == {0: 1, 1: 1}
 
     resumed.save(2, Box("again"), snapshot({1: client_state(3)}), {})
     loaded = Checkpoints(tmp_path).latest()
     assert loaded.round == 2
-    assert values(loaded.fleet.transport.states) == {0: 1, 1: 3}
+    assert values(loaded.fleet.inflight.transport.states) == {0: 1, 1: 3}
 
 
 def test_two_damaged_checkpoints_are_an_error_and_not_a_new_beginning(tmp_path):
@@ -440,7 +444,7 @@ def test_a_checkpoint_that_could_not_be_read_leaves_no_trace(tmp_path):
     with pytest.raises(RunError, match="no checkpoint"):
         started_over.latest()
     started_over.save(2, Box(2), snapshot({0: client_state(2)}), {})
-    assert values(Checkpoints(tmp_path).latest().fleet.transport.states) == {0: 2}
+    assert values(Checkpoints(tmp_path).latest().fleet.inflight.transport.states) == {0: 2}
 
 
 def test_a_full_disk_while_saving_leaves_the_checkpoint_before(tmp_path, monkeypatch):
@@ -452,7 +456,7 @@ def test_a_full_disk_while_saving_leaves_the_checkpoint_before(tmp_path, monkeyp
     monkeypatch.undo()
     loaded = Checkpoints(tmp_path).latest()
     assert loaded.round == 1
-    assert values(loaded.fleet.transport.states) == {0: 1}
+    assert values(loaded.fleet.inflight.transport.states) == {0: 1}
 
 
 # ---- client files -----------------------------------------------------------------------------------------------
@@ -466,7 +470,7 @@ def test_untouched_clients_are_not_written_again(tmp_path):
     assert client_files(tmp_path) == ["clients-000001.safetensors", "clients-000002.safetensors"]
     assert stored(tmp_path / "clients-000001.safetensors") == {0, 1, 2, 3}
     assert stored(tmp_path / "clients-000002.safetensors") == {2}
-    assert values(Checkpoints(tmp_path).latest().fleet.transport.states) == {0: 1, 1: 1, 2: 2, 3: 1}
+    assert values(Checkpoints(tmp_path).latest().fleet.inflight.transport.states) == {0: 1, 1: 1, 2: 2, 3: 1}
 
 
 def test_untouched_clients_are_not_written_again_after_resuming(tmp_path):
@@ -475,7 +479,7 @@ def test_untouched_clients_are_not_written_again_after_resuming(tmp_path):
     resumed.latest()
     resumed.save(2, Box(2), snapshot({1: client_state(2)}), {})
     assert stored(tmp_path / "clients-000002.safetensors") == {1}
-    assert values(Checkpoints(tmp_path).latest().fleet.transport.states) == {0: 1, 1: 2}
+    assert values(Checkpoints(tmp_path).latest().fleet.inflight.transport.states) == {0: 1, 1: 2}
 
 
 def test_a_file_that_neither_kept_checkpoint_needs_is_removed(tmp_path):
@@ -494,7 +498,7 @@ def test_files_in_which_little_counts_are_written_anew(tmp_path):
     assert stored(tmp_path / "clients-000003.safetensors") == {2, 3, 4}
     checkpoints.save(4, Box(4), snapshot(), {})
     assert client_files(tmp_path) == ["clients-000002.safetensors", "clients-000003.safetensors"]
-    assert values(Checkpoints(tmp_path).latest().fleet.transport.states) == {0: 2, 1: 2, 2: 3, 3: 1, 4: 1}
+    assert values(Checkpoints(tmp_path).latest().fleet.inflight.transport.states) == {0: 2, 1: 2, 2: 3, 3: 1, 4: 1}
 
 
 def test_many_small_files_are_put_together_and_a_checkpoint_stays_small(tmp_path):
@@ -504,7 +508,7 @@ def test_many_small_files_are_put_together_and_a_checkpoint_stays_small(tmp_path
         assert len(client_files(tmp_path)) <= MANY + 2
         assert len(stored(tmp_path / f"clients-{round:06d}.safetensors")) <= 1 + FEW
     expected = {client: client for client in range(1, MANY + 30)}
-    assert values(Checkpoints(tmp_path).latest().fleet.transport.states) == expected
+    assert values(Checkpoints(tmp_path).latest().fleet.inflight.transport.states) == expected
 
 
 def test_what_a_checkpoint_writes_does_not_grow_with_the_clients_that_took_part(tmp_path):
@@ -518,7 +522,7 @@ def test_what_a_checkpoint_writes_does_not_grow_with_the_clients_that_took_part(
     assert cohort <= max(written) <= 2 * cohort
     held = sum(len(stored(path)) for path in tmp_path.glob("clients-*"))
     assert held < 2.5 * len(expected)
-    assert values(Checkpoints(tmp_path).latest().fleet.transport.states) == expected
+    assert values(Checkpoints(tmp_path).latest().fleet.inflight.transport.states) == expected
 
 
 def test_large_states_are_written_in_several_files(tmp_path, monkeypatch):
@@ -526,25 +530,9 @@ def test_large_states_are_written_in_several_files(tmp_path, monkeypatch):
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1, Box(1), snapshot({client: client_state(client) for client in range(5)}), {})
     assert [stored(tmp_path / name) for name in client_files(tmp_path)] == [{2, 3}, {4}, {0, 1}]
-    assert values(Checkpoints(tmp_path).latest().fleet.transport.states) == {client: client for client in range(5)}
-
-
-def test_client_files_of_earlier_versions_are_read(tmp_path):
-    """They had no list of clients, and the checkpoint had a table of which file holds which client."""
-    Checkpoints(tmp_path).save(1, Box("old"), snapshot(), {})
-    for round, clients in ((1, (0, 1)), (2, (1,))):
-        tensors = {f"{client}/model/layer/weight": torch.tensor([10.0 * round + client]) for client in clients}
-        (tmp_path / f"clients-{round:06d}.safetensors").write_bytes(Message(tensors).to_bytes())
-    path = tmp_path / "round-000001.safetensors"
-    message, _ = Message.from_bytes(path.read_bytes())
-    meta = json.loads(message.scalars["meta"])
-    del meta["client_files"]
-    meta["clients"] = [[0, "clients-000001.safetensors"], [1, "clients-000002.safetensors"]]
-    path.write_bytes(Message(message.tensors, {"meta": json.dumps(meta)}).to_bytes())
-    resumed = Checkpoints(tmp_path)
-    assert values(resumed.latest().fleet.transport.states) == {0: 10, 1: 21}
-    resumed.save(3, Box("new"), snapshot({0: client_state(5)}), {})
-    assert values(Checkpoints(tmp_path).latest().fleet.transport.states) == {0: 5, 1: 21}
+    assert values(Checkpoints(tmp_path).latest().fleet.inflight.transport.states) == {
+        client: client for client in range(5)
+    }
 
 
 def test_what_a_client_forgot_does_not_come_back_from_an_older_file(tmp_path):
@@ -552,12 +540,12 @@ def test_what_a_client_forgot_does_not_come_back_from_an_older_file(tmp_path):
     checkpoints.save(1, Box(1), snapshot({0: {"old": {"x": torch.ones(1)}}, 1: client_state(1)}), {})
     checkpoints.save(2, Box(2), snapshot({0: {"new": {"y": torch.ones(1)}}}), {})
     assert client_files(tmp_path) == ["clients-000001.safetensors", "clients-000002.safetensors"]
-    assert list(Checkpoints(tmp_path).latest().fleet.transport.states[0]) == ["new"]
+    assert list(Checkpoints(tmp_path).latest().fleet.inflight.transport.states[0]) == ["new"]
 
 
 def test_a_client_that_remembers_nothing_yet_comes_back_with_nothing(tmp_path):
     Checkpoints(tmp_path).save(1, Box(1), snapshot({0: {}, 1: client_state(1)}), {})
-    assert Checkpoints(tmp_path).latest().fleet.transport.states[0] == {}
+    assert Checkpoints(tmp_path).latest().fleet.inflight.transport.states[0] == {}
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -582,6 +570,6 @@ def test_a_clients_state_is_the_newest_after_any_sequence_of_saves(tmp_path, see
             checkpoints = Checkpoints(tmp_path)
             loaded = checkpoints.latest()
             assert loaded.round == round
-            assert values(loaded.fleet.transport.states) == history[round]
+            assert values(loaded.fleet.inflight.transport.states) == history[round]
         assert len(round_files(tmp_path)) <= 2
         assert len(client_files(tmp_path)) <= MANY + 2
