@@ -48,7 +48,8 @@ def found() -> list[dict[str, Any]]:
     settings: dict[str, dict[str, Any]] = {}
     for path in sorted((ROOT / "experiments" / "results").glob("*.json")):
         result = StudyResult.read(path)
-        for row in files[result.name, result.scale].rows:
+        study = files.get((result.name, result.scale))  # none of options that are gone
+        for row in () if study is None else study.rows:
             done, method = result.row(row.label), row.settings.get("method", {}).get("name", "fedavg")
             attacked = row.settings.get("attack", {}).get("name", "none") != "none"
             accuracies = list(done.numbers("accuracy").values()) if done else []

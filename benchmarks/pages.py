@@ -211,10 +211,15 @@ DIFFERENCES = {
             (ACCURACY, "IID, Fed-KGF, last layer averaged", "IID, Fed-KGF"),
             (ACCURACY, "non-IID, Fed-KGF, last layer averaged", "non-IID, Fed-KGF"),
             (ACCURACY, "non-IID, Fed-KGF, last layer averaged", "non-IID, FedAvg"),
-            (ACCURACY, "IID, Fed-KGF, statistics averaged", "IID, Fed-KGF"),
-            (ACCURACY, "non-IID, Fed-KGF, statistics averaged", "non-IID, Fed-KGF"),
-            (ACCURACY, "IID, Fed-KGF, both averaged", "IID, Fed-KGF, last layer averaged"),
-            (ACCURACY, "non-IID, Fed-KGF, both averaged", "non-IID, Fed-KGF, last layer averaged"),
+        ],
+    ),
+    "fedkgf-gone-differences": (
+        "fedkgf-gone-small",
+        "",
+        [
+            (ACCURACY, f"{split}, Fed-KGF, {averaged}", f"{split}, Fed-KGF{other}")
+            for split in ("IID", "non-IID")
+            for averaged, other in (("statistics averaged", ""), ("both averaged", ", last layer averaged"))
         ],
     ),
     "fedzkt-differences": (

@@ -27,10 +27,13 @@ def load(file: Path, settings: list[str] | None, more: Mapping[str, Any] | None 
     changes = {**dict(map(parse_setting, settings or ())), **(more or {})}
     experiment = Experiment.load(file, changes)
     server, given = experiment.models.server, changed(read_file(file), changes).get("models", {})
+    clients = experiment.models.client
+    names = clients if isinstance(clients, str) else ", ".join(dict.fromkeys(clients))
     if server is not None and "server" not in given:
-        clients = experiment.models.client
-        names = clients if isinstance(clients, str) else ", ".join(dict.fromkeys(clients))
         note(f"models.server is not set: {server}, which goes with {names}")
+    form, name = experiment.build_method().client_form, experiment.method["name"]
+    if not names.startswith(form.partition("{")[0]):
+        note(f"{name} trains {names} as it is; it is meant for models such as {form.format(names)}")
     return experiment
 
 

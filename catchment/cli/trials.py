@@ -115,6 +115,8 @@ def _write(
         made = with_method(experiment, trial.method)
         if made.wire.codecs != experiment.wire.codecs:
             changes["wire.codecs"] = list(made.wire.codecs)
+        if made.models.client != experiment.models.client:
+            changes["models.client"] = made.models.client
         if made.models.server not in (None, experiment.models.server):
             changes["models.server"] = made.models.server
     if trial.rate != experiment.optimizer.client.lr:

@@ -265,7 +265,7 @@ class Experiment:
             seed=self.seed,
             method=method,
             data=division,
-            client_models=tuple(map(method.client_name, (client,) if isinstance(client, str) else client)),
+            client_models=(client,) if isinstance(client, str) else client,
             server_model=self.models.server,
             client_optimizer=self.optimizer.client,
             server_optimizer=self.optimizer.server,

@@ -89,6 +89,7 @@ class Method(ABC, Generic[State]):
     moving_average: ClassVar[float] = 0.0  # of `evaluation.average`, the default; for models that are trained in place
     derives_weights: ClassVar[bool] = False  # clients draw their first weights themselves: the server sends none
     takes_features: ClassVar[bool] = False  # the server's model goes on from the clients' features
+    client_form: ClassVar[str] = "{}"  # of the models that it is meant for, by the names of ordinary ones
     needs_server_model: ClassVar[bool] = False  # a whole one, as one that goes on from features always is needed
     any_task: ClassVar[bool] = (
         False  # takes the loss from `client.task`, and needs neither logits nor one class a sample
@@ -109,10 +110,6 @@ class Method(ABC, Generic[State]):
     def rate_shares(self) -> Mapping[str, float]:
         """By submodule of the clients' models, the share of their learning rate that it has; elsewhere it is 1."""
         return {}
-
-    def client_name(self, model: str) -> str:
-        """The model that clients build where `models.client` names this one."""
-        return model
 
     def check(self, world: World) -> None:
         """Refuse, before anything runs, a world in which this method cannot work."""

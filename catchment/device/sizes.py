@@ -32,7 +32,7 @@ def model_sizes(experiment: Experiment, form: Form, most: float) -> Sizes:
     names = (settings.client,) if isinstance(settings.client, str) else settings.client
     found = Sizes({}, {})
     features: tuple[int, ...] | None = None
-    for name in dict.fromkeys(map(method.client_name, names)):
+    for name in dict.fromkeys(names):
         model = _built(name, form.shape, len(form.classes), most)
         found.parameters[name] = models.parameters(model)
         if models.is_split(model):

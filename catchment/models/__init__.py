@@ -1,6 +1,6 @@
 """Models by name, most of them in two parts: an extractor makes features, a classifier makes logits."""
 
-from catchment.models.catalog import FORMS, MODELS, build, generating, is_half
+from catchment.models.catalog import FORMS, MODELS, build, is_half
 from catchment.models.generator import GENERATORS, build_generator
 from catchment.models.kgf import with_base_kernels
 from catchment.models.modules import modules_of
@@ -18,7 +18,6 @@ __all__ = [
     "check_pair",
     "feature_shape",
     "fitting",
-    "generating",
     "is_half",
     "is_split",
     "modules_of",

@@ -193,12 +193,6 @@ _SWITCHES = {
 }
 
 
-def generating(name: str, base: int, **switches: bool) -> str:
-    """The name of a model with `base` base kernels per convolution, from the name of an ordinary one."""
-    turned = [word for word, (switch, to) in _SWITCHES.items() if switches.get(switch) is to]
-    return f"kgf({','.join([name, str(base), *turned])})"
-
-
 def _generating(name: str) -> tuple[str, int, dict[str, bool]] | None:
     """The model that a name `kgf(...)` is made from, its number of base kernels, and the switches that are turned."""
     parts = re.fullmatch(r"\s*kgf\s*\((.*)\)\s*", name)
@@ -216,6 +210,11 @@ def _generating(name: str) -> tuple[str, int, dict[str, bool]] | None:
                 f'model "{name}" has "{option}" after the name of a model; a number of base kernels, no-sign, '
                 "no-bias, decades or redraw is expected"
             )
+    if "decades" in switches and "bias" in switches:
+        raise ModelError(
+            f'model "{name}" has decades, which says how alpha is drawn, and no-bias, which leaves alpha out; drop one '
+            "of them"
+        )
     if not inner or _generating(inner) is not None:
         raise ModelError(f'model "{name}" should have the form "kgf(NAME)" or "kgf(NAME,16)", with an ordinary model')
     return inner, base, switches

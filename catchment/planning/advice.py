@@ -146,7 +146,9 @@ def _names(experiment: Experiment) -> list[str]:
 
 
 def with_method(experiment: Experiment, name: str) -> Experiment:
-    """The experiment with another method at its defaults; the method of the experiment keeps its options.
+    """The experiment with another method at its defaults, and models as it is meant for.
+
+    The method of the experiment keeps its options.
 
     Settings that only the experiment's method understands are left behind: its own defaults, and codec rules for what
     the other does not send.
@@ -161,6 +163,9 @@ def with_method(experiment: Experiment, name: str) -> Experiment:
         evaluation = dataclasses.replace(evaluation, average=None)
     if models.server in (None, experiment.default_server()):
         models = dataclasses.replace(models, server=other.default_server())
+    begin, form = sends.client_form.partition("{")[0], sends.client_form
+    if isinstance(models.client, str) and not models.client.startswith(begin):
+        models = dataclasses.replace(models, client=form.format(models.client))
     wire = dataclasses.replace(experiment.wire, codecs=codecs)
     return dataclasses.replace(other, evaluation=evaluation, models=models, wire=wire)
 

@@ -17,10 +17,8 @@ _LATER: dict[
     str, dict[str, Any]
 ] = {  # settings that are younger than this version, with what was done before them: runs stay known
     "method": {
-        "decades": False,
         "extractor_rate": 1.0,
         "own_stems": False,
-        "redraw": False,
         "selection": "round",
         "students": "dropping",
     },
@@ -48,6 +46,8 @@ _WITHOUT_EFFECT = ("name", "workers", "strict", "path", "checkpoint", "flower")
 def digest(experiment: Experiment) -> str:
     """The name of a run among all runs: its settings with all defaults, its own code, and the version of results."""
     settings = experiment.to_dict() | ENDED  # runs stay known when a setting ends
+    if not settings["data_parallel"]:  # younger than this version
+        del settings["data_parallel"]
     for key in _WITHOUT_EFFECT:
         settings.pop(key, None)
     settings["method"] |= _ENDED_OF_METHODS.get(settings["method"]["name"], {})

@@ -170,6 +170,15 @@ def test_check_says_which_server_model_was_chosen(finished, here):
     assert "models.server" not in here(*chosen, "--set", "models.server=resnet19", cwd=folder).stderr
 
 
+def test_check_says_which_models_a_method_is_meant_for(finished, here):
+    folder, _ = finished
+    chosen = ("check", "small.toml", "--set", "method.name=fedkgf", "--set")
+    done = here(*chosen, "models.client=resnet11", cwd=folder)
+    said = "fedkgf trains resnet11 as it is; it is meant for models such as kgf(resnet11)\n"
+    assert (done.returncode, done.stderr) == (0, said)
+    assert here(*chosen, "models.client=kgf(resnet11)", cwd=folder).stderr == ""
+
+
 def test_plan_says_what_a_run_will_send_and_trains_nothing(finished, here):
     folder, _ = finished
     done = here("plan", "small.toml", "--json", cwd=folder)

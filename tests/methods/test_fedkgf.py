@@ -77,7 +77,7 @@ def server_of(model: str) -> Server:
     return Server(catchment.Experiment.from_dict({"data": table, "models": {"client": model}}).build_world())
 
 
-def one_round(model, clients, number=1, method=FedKGF(kernels=0), **fleet_settings):  # noqa: B008, it is frozen
+def one_round(model, clients, number=1, method=FedKGF(), **fleet_settings):  # noqa: B008, it is frozen
     """The fleet, the state after a round of it, and the modules."""
     server = server_of(model)
     server.round = number
@@ -159,7 +159,7 @@ def after_a_round(method, **settings):
 def test_the_model_is_assembled_not_averaged(mu):
     # One module for two clients: one of them uploads it, and the model is theirs. With mu, the second of two steps
     # goes back by mu times the first.
-    found = after_a_round(FedKGF(kernels=0, client_epochs=2, mu=mu))["1.weight"]
+    found = after_a_round(FedKGF(client_epochs=2, mu=mu))["1.weight"]
     first = 1 / 2 + 1 - torch.sigmoid(torch.tensor(1.0)).item() - mu / 2
     second = 1 + 2 * (1 - torch.sigmoid(torch.tensor(4.0)).item()) - mu
     options = torch.tensor([[first, 0.0], [-first, 0.0]]), torch.tensor([[0.0, -second], [0.0, second]])
@@ -177,7 +177,7 @@ def numbers(weights, names):
 @pytest.mark.parametrize("clients", [2, 5, 12])
 def test_the_last_module_is_averaged_by_samples_and_the_others_have_one_owner(clients):
     """Client k sends k + 1 and has k + 1 samples: sum of squares over sum. All are asked, with a group or without."""
-    method = FedKGF(kernels=0, average_last=True)
+    method = FedKGF(average_last=True)
     samples = [k + 1 for k in range(clients)]
     fleet, state, modules = one_round("resnet8", range(clients), method=method, samples=samples)
     groups = min(clients, 7)  # eight modules, of which the last has no owner
@@ -191,54 +191,28 @@ def test_the_last_module_is_averaged_by_samples_and_the_others_have_one_owner(cl
 
 
 def test_who_is_lost_is_not_in_the_mean():
-    method = FedKGF(kernels=0, average_last=True)
+    method = FedKGF(average_last=True)
     _, state, modules = one_round("mlp", range(3), method=method, samples=[1, 3, 100], lost=(2,))
     assert numbers(state.weights, modules[-1]) == {(1 * 1 + 3 * 2) / 4}
 
 
-def test_statistics_are_those_of_all_participants_together():
-    """Clients send means and variances of 1 and 2; of 1 and 3 samples. Mean 7/4, mean square (2 + 3 * 6) / 4 = 5."""
-    method = FedKGF(kernels=0, average_statistics=True)
-    fleet, state, modules = one_round("resnet4", range(2), method=method, samples=[1, 3])
-    statistics = [name for names in modules for name in names if "running" in name]
-    assert numbers(state.weights, [n for n in statistics if n.endswith("mean")]) == {7 / 4}
-    assert numbers(state.weights, [n for n in statistics if n.endswith("var")]) == {5 - (7 / 4) ** 2}
-    for group, owned in enumerate(in_groups(modules, 2)):
-        owner = next(client for client, (own, _) in fleet.asked.items() if own == group)
-        rest = [n for names in owned for n in names if "running" not in n and "tracked" not in n]
-        assert numbers(state.weights, rest) == {owner + 1}
-
-
 def test_an_upload_without_a_number_of_samples_cannot_be_averaged():
-    fleet, state, _ = one_round("mlp", range(2), method=FedKGF(kernels=0, average_last=True))
+    fleet, state, _ = one_round("mlp", range(2), method=FedKGF(average_last=True))
     assert not any(bool(w.any()) for w in state.weights.values())
-    assert [why for _, why in fleet.refused] == [
-        "samples are not there, by which its last module or statistics are averaged"
-    ] * 2
+    assert [why for _, why in fleet.refused] == ["samples are not there, by which its last module is averaged"] * 2
 
 
 def test_with_one_module_its_mean_is_fedavg():
     """Gradient steps from zero take client 0 to 1/2 and client 1 to 1; they have 1 and 3 samples."""
-    found = after_a_round(FedKGF(kernels=0, average_last=True))["1.weight"]
+    found = after_a_round(FedKGF(average_last=True))["1.weight"]
     assert torch.allclose(found, torch.tensor([[1 / 8, -3 / 4], [-1 / 8, 3 / 4]]))
-
-
-def test_running_statistics_by_hand():
-    """Batches have means 1/2 and 1, variances 1/2 and 6/5; running statistics go a tenth of the way from 0 and 1."""
-    found = after_a_round(FedKGF(kernels=0, average_statistics=True), model="worlds_by_hand:normed")
-    mean = (0.05 + 3 * 0.1) / 4
-    square = ((0.95 + 0.05**2) + 3 * (1.02 + 0.1**2)) / 4
-    assert found["0.running_mean"].item() == pytest.approx(mean)
-    assert found["0.running_var"].item() == pytest.approx(square - mean**2)
 
 
 # ---- whole runs -------------------------------------------------------------------------------------------------
 
 
-def test_both_halves_by_default(tmp_path):
-    settings = experiment("fedavg", models={"client": "basic(8,1)"}, method={"name": "fedkgf"})
-    own = settings.build_world()
-    assert own.client_models == ("kgf(basic(8,1),16)",)
+def test_the_models_of_a_run_have_the_kernels_that_its_name_says(tmp_path):
+    settings = experiment("fedavg", models={"client": "kgf(basic(8,1),16)"}, method={"name": "fedkgf"})
     catchment.run(settings, tmp_path / "run")
     kernels = [m.kernels() for m in catchment.Run(tmp_path / "run").model().modules() if hasattr(m, "kernels")]
     again = [m.kernels() for m in catchment.Run(tmp_path / "run").client_model(3).modules() if hasattr(m, "kernels")]
@@ -263,9 +237,8 @@ def kernels_of(model):
 
 
 def test_with_redraw_every_round_has_another_alpha_and_beta_and_all_have_the_same(tmp_path):
-    method = {"name": "fedkgf", "kernels": 4, "decades": True, "redraw": True}
-    settings = experiment("fedavg", models={"client": "cnn(8)"}, method=method, rounds=2)
-    assert settings.build_world().client_models == ("kgf(cnn(8),4,decades,redraw)",)
+    models = {"client": "kgf(cnn(8),4,decades,redraw)"}
+    settings = experiment("fedavg", models=models, method={"name": "fedkgf"}, rounds=2)
     catchment.run(settings, tmp_path / "run")
     run = catchment.Run(tmp_path / "run")
     for model in (run.model(), run.client_model(1)):  # the global model is that of the last round
@@ -295,9 +268,8 @@ def test_clients_are_told_the_number_of_the_round_with_the_weights():
     for number in (1, 5):
         server.round = number
         architecture = server.world.client_architecture(0)
-        method = FedKGF(kernels=2, redraw=True)
         fleet = Listening([0], lambda task: [])
-        method.round(server, GlobalState(dict(architecture.facts.initial)), fleet)
+        FedKGF().round(server, GlobalState(dict(architecture.facts.initial)), fleet)
         assert {int(draw) for draw in told.values()} == {number}
         assert len(told) == 2
 
@@ -314,7 +286,7 @@ def test_a_client_uploads_its_group_alone(tmp_path):
 
 
 def test_means_do_not_depend_on_who_is_faster():
-    method = {"name": "fedkgf", "kernels": 0, "average_last": True, "average_statistics": True}
+    method = {"name": "fedkgf", "average_last": True}
     settings = {"method": method, "models": {"client": "resnet4"}, "participation": {"fraction": 1.0}}
     reference = catchment.run(experiment("fedkgf", **settings))
     assert reference["failed"] == reference["refused"] == 0
@@ -336,12 +308,8 @@ def test_time_is_that_of_the_bytes_over_the_link():
 @pytest.mark.parametrize(
     ("settings", "error", "reason"),
     [
-        ({"kernels": -1}, ExperimentError, "kernels is -1; at least 0 is expected"),
         ({"mu": -1.0}, ExperimentError, "mu is -1"),
         ({"client_epochs": 0}, ExperimentError, "client_epochs is 0"),
-        ({"kernels": 0, "sign": False}, ExperimentError, "sign, bias, .* are of generated kernels, and kernels = 0"),
-        ({"kernels": 0, "redraw": True}, ExperimentError, "sign, bias, .* are of generated kernels, and kernels = 0"),
-        ({"bias": False, "decades": True}, ExperimentError, "decades says how alpha is drawn, and bias = false leaves"),
     ],
 )
 def test_settings_that_make_no_sense(settings, error, reason):
@@ -352,5 +320,3 @@ def test_settings_that_make_no_sense(settings, error, reason):
 def test_clients_of_different_architectures_are_refused_before_training():
     with pytest.raises(ModelError, match="fedkgf shares weights among clients"):
         experiment("fedkgf", models={"client": ["cnn", "resnet11"]}).build_world()
-    with pytest.raises(ModelError, match="with an ordinary model"):
-        experiment("fedkgf", models={"client": "kgf(cnn)"}).build_world()

@@ -66,6 +66,8 @@ def test_codec_rules_and_servers_of_one_method_do_not_keep_others_out():
     named = world(method={"name": "fedgkt"}, models={"client": "cnn", "server": "resnet55"})
     assert with_method(named, "splitfed").models.server == "resnet55"
     assert with_method(world(models={"client": "cnn"}), "fedgkt").models.server == "resnet10"
+    assert with_method(world(models={"client": "cnn"}), "fedkgf").models.client == "kgf(cnn)"
+    assert with_method(world(models={"client": "kgf(cnn,4)"}), "fedkgf").models.client == "kgf(cnn,4)"
 
 
 def test_a_method_that_a_device_cannot_do_does_not_fit(monkeypatch):

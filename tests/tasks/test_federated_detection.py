@@ -35,7 +35,7 @@ def experiment(method: str = "fedavg", **changes) -> Experiment:
         "optimizer": {"client": {"name": "sgd", "lr": 0.01, "batch_size": 4}},
     }
     if method == "fedkgf":
-        table["method"]["kernels"] = 4
+        table["models"]["client"] = "kgf(squares:model,4)"
     return Experiment.from_dict(table, changes)
 
 

@@ -32,7 +32,9 @@ def experiment(method: str, **changes) -> Experiment:
 
 @pytest.mark.parametrize("method", ANY_TASK)
 def test_a_task_of_ones_own_needs_one_file(method):
-    result = catchment.run(experiment(method, **{"method.kernels": 2} if method == "fedkgf" else {}))
+    result = catchment.run(
+        experiment(method, **{"models.client": "kgf(brightness:model,2)"} if method == "fedkgf" else {})
+    )
     assert result["rounds"] == 2
     if method != "standalone":  # whose clients measure by themselves
         assert set(result["server"]) == {"accuracy", "loss", "worst"}
