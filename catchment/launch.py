@@ -15,8 +15,8 @@ from catchment.core.world import World
 from catchment.engines.ranks import Ranks, own_device
 from catchment.errors import ExperimentError
 from catchment.process import this_rank
-from catchment.runs.converter import Record
 from catchment.runs.directory import RESULT, begin, load_experiment
+from catchment.runs.journal import Record
 from catchment.runs.loop import Observer, ignore, run_rounds
 
 Tell = Callable[[str], None]

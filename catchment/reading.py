@@ -166,7 +166,7 @@ def _sentence(error: ValidationError, kind: Any, table: Any, where: str) -> str:
 
     errors = error.errors(include_url=False)
     place, details = max(((_place(one["loc"], table), one) for one in errors), key=rank)
-    key, given, what = _dotted(where, place), details["input"], details["type"]
+    key, given, what = _dotted(where, place), _brief(details["input"]), details["type"]
     if what == "unexpected_keyword_argument":
         names = {name for part in parts(kind, place[:-1]) for name in part.get("properties", ())}
         return f'unknown key "{key}"; {did_you_mean(str(place[-1]), names)}'
@@ -176,14 +176,21 @@ def _sentence(error: ValidationError, kind: Any, table: Any, where: str) -> str:
         said = str(details["ctx"]["error"])
         return said if not key or f"{key}." in said else f"[{key}] {said}"
     if what in _TYPES:
-        return f"{key or 'it'} is {shown(given)}; {_TYPES[what]} is expected"
+        return f"{key or 'it'} is {given}; {_TYPES[what]} is expected"
     allowed = parts(kind, place)
-    if words := next(filter(None, map(range_of, allowed)), None):
-        return f"{key} is {shown(given)}; {words} is expected"
+    words = next(filter(None, map(range_of, allowed)), "a finite number" if what == "finite_number" else None)
+    if words is not None:
+        return f"{key} is {given}; {words} is expected"
     if what == "literal_error":
         known = [str(value) for part in allowed for value in part.get("enum", [part.get("const")])]
-        return f"{key} is {shown(given)}; expected one of {', '.join(known)}"
-    return f"{key} is {shown(given)}, which does not fit: {details['msg']}"
+        return f"{key} is {given}; expected one of {', '.join(known)}"
+    return f"{key} is {given}, which does not fit: {details['msg']}"
+
+
+def _brief(value: Any) -> str:
+    """A value, or the beginning of a long one."""
+    text = shown(value)
+    return text if len(text) <= 100 else f"{text[:97]}..."
 
 
 def _place(location: Place, table: Any) -> Place:

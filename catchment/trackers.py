@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from catchment.config.experiment import Experiment
 from catchment.errors import ExperimentError, needs
 from catchment.names import did_you_mean
-from catchment.runs.converter import Record
+from catchment.runs.journal import Record
 from catchment.runs.loop import Observer
 
 _LOG = logging.getLogger("catchment")

@@ -25,8 +25,8 @@ from catchment.names import did_you_mean
 from catchment.randomness import torch_generator
 from catchment.runs.card import model_card
 from catchment.runs.checkpoint import Checkpoints, Loaded
-from catchment.runs.converter import to_dict
 from catchment.runs.directory import load_experiment
+from catchment.runs.journal import to_dict
 from catchment.runs.reading import RunFiles
 from catchment.runs.state import unflatten
 from catchment.tasks import Score

@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from catchment.errors import RunError, UserError
 from catchment.files import write_atomically
-from catchment.runs.converter import from_dict, to_dict
+from catchment.reading import read_json
 
 T = TypeVar("T")
+Record = dict[str, Any]
 
 
 class Journal(Generic[T]):
@@ -28,7 +29,7 @@ class Journal(Generic[T]):
         """The records up to a round; an error if the file has fewer, or they cannot be read."""
         number = 0
         for number, line in enumerate(islice(self._lines(), round), start=1):
-            yield parsed(self._kind, line, f"{self._path}, line {number},")
+            yield read_json(self._kind, line, f"{self._path}, line {number},")
         if number < round:
             raise RunError(f"{self._path} has {number} rounds, its checkpoint says {round}; it was changed")
 
@@ -70,7 +71,7 @@ class Lines(Generic[T]):
         for number, line in enumerate(lines_of(self.path), start=1):
             whole = line.endswith(b"\n")
             if whole or not self.may_be_torn or _is_json(line):
-                yield parsed(self.kind, line.removesuffix(b"\n"), f"{self.path}, line {number},")
+                yield read_json(self.kind, line.removesuffix(b"\n"), f"{self.path}, line {number},")
 
 
 class NewLines:
@@ -99,6 +100,29 @@ class NewLines:
         return lines[seen:]
 
 
+def to_dict(record: Any) -> Record:
+    """A record as a dict for JSON."""
+    optional, further = getattr(record, "left_out_if_empty", ()), getattr(record, "further_keys", None)
+    found: Record = {}
+    for part in fields(record):
+        value = getattr(record, part.name)
+        if part.name == further:
+            found.update(value)
+        elif part.name not in optional or value not in (None, [], {}):
+            found[part.name] = _plain(value)
+    return found
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value):
+        return to_dict(value)
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list) and value and is_dataclass(value[0]):
+        return [to_dict(item) for item in value]
+    return value
+
+
 def lines_of(path: Path) -> Iterator[bytes]:
     """The lines of a file, one at a time in memory; one that cannot be read is a UserError."""
     try:
@@ -106,15 +130,6 @@ def lines_of(path: Path) -> Iterator[bytes]:
             yield from file
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
-
-
-def parsed(kind: type[T], text: bytes, where: str) -> T:
-    """A record from the text of a file; `where` begins the sentence if it is damaged."""
-    try:
-        table: Any = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{where} is damaged: {error}") from None
-    return from_dict(kind, table, where)
 
 
 def file_bytes(path: Path) -> bytes:

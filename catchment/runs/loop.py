@@ -25,12 +25,12 @@ from catchment.files import FileLock, write_atomically
 from catchment.learning.evaluation import drawn
 from catchment.learning.moving_average import StateAverages
 from catchment.privacy.inversion import CuriousServer
+from catchment.reading import read_json
 from catchment.runs import summary
 from catchment.runs.checkpoint import Checkpoints
-from catchment.runs.converter import Record, from_dict, to_dict
 from catchment.runs.directory import LEDGER, RESULT, ROUNDS
 from catchment.runs.history import History
-from catchment.runs.journal import Journal
+from catchment.runs.journal import Journal, Record, to_dict
 from catchment.runs.records import Bytes, Event, Inversion, LedgerEntry, LedgerRound, Result, Round, Spent
 from catchment.runs.rehearsal import peak_memory
 from catchment.runs.state import fingerprint, unflatten
@@ -271,7 +271,7 @@ class _Run:
             (self.directory / "images").mkdir(exist_ok=True)
             picture = sheet(found.picture, self.world.normalise, columns=len(found.picture) // 2)
             write_atomically(self.directory / "images" / f"inversion-{number}.png", picture)
-        return from_dict(Inversion, found.record(), "the inversion")
+        return read_json(Inversion, json.dumps(found.record()), "the inversion")
 
     def _rehearse(self) -> None:
         """Measure once what each handler costs a client of each model; not without the samples that it works on."""

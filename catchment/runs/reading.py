@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections import Counter, deque
 from collections.abc import Sequence
@@ -11,8 +12,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from catchment.errors import UserError
-from catchment.runs.converter import from_dict
-from catchment.runs.journal import Lines, file_bytes, parsed
+from catchment.reading import read_json
+from catchment.runs.journal import Lines, file_bytes
 from catchment.runs.records import (
     AttackRecord,
     Bytes,
@@ -64,7 +65,7 @@ class RunFiles:
         directory = Path(directory)
         toml, plan = _toml(directory)
         file = directory / "result.json"
-        result = parsed(Result, file_bytes(file), str(file)) if file.exists() else None
+        result = read_json(Result, file_bytes(file), str(file)) if file.exists() else None
         rounds = list(Lines(directory / "rounds.jsonl", Round, may_be_torn=result is None))
         ledger = Lines(directory / "ledger.jsonl", LedgerRound, may_be_torn=result is None)
         deque(ledger, maxlen=0)  # a damaged line is found now
@@ -205,7 +206,7 @@ def _toml(directory: Path) -> tuple[str, Plan]:
         table = tomllib.loads(toml)
     except ValueError as error:
         raise UserError(f"{path} is damaged: {error}") from None
-    return toml, from_dict(Plan, table, str(path))
+    return toml, read_json(Plan, json.dumps(table, default=str), str(path))
 
 
 def labels(runs: Sequence[RunFiles]) -> list[str]:

@@ -1,18 +1,19 @@
 """What a run writes, file by file: `rounds.jsonl`, `ledger.jsonl`, `result.json`; and what is read of any run.
 
-Fields have the names and the order of the files. Fields with defaults may be missing in runs of other versions.
-`left_out_if_empty` names fields that are not written when they are None or empty, `further_keys` the field that takes
-all keys which have none of their own (`catchment.runs.converter`).
+Fields have the names and the order of the files: `journal.to_dict` writes them, `catchment.reading.read_json` reads.
+Fields with defaults may be missing in runs of other versions, and unknown keys are ignored. Numbers are finite unless a
+field says `AnyNumber`. `left_out_if_empty` names fields that are not written when they are None or empty.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar, Literal
+from dataclasses import asdict, dataclass, field, fields
+from typing import Annotated, Any, ClassVar, Literal
 
-from catchment.runs.converter import AnyNumber
+from pydantic import Field, GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
 
 TROUBLES = ("lost", "late", "failed", "refused")  # replies that went wrong
 SHARES = ("accuracy", "balanced_accuracy", "macro_f1", "worst_recall", "auroc")  # from 0 to 1, the higher the better
@@ -20,6 +21,27 @@ LOWER_IS_BETTER = ("calibration_error",)
 NEWS = (  # of clients and rounds
     "joined", "left", "forgot", "revoked", "missing", "restarted", "resumed", "undone", "suspended",
 )  # fmt: skip
+
+
+AnyNumber = Annotated[float, Field(allow_inf_nan=True)] | int  # also infinite, or not a number; 3 is not 3.0
+
+
+class Open:
+    """A record with a field, `further_keys`, for all keys that are no fields."""
+
+    further_keys: ClassVar[str]
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        own = {part.name for part in fields(cls)} - {cls.further_keys}  # type: ignore[arg-type]
+
+        def gather(table: Any) -> Any:
+            if not isinstance(table, dict):
+                return table
+            further = {key: value for key, value in table.items() if key not in own}
+            return {key: value for key, value in table.items() if key in own} | {cls.further_keys: further}
+
+        return core_schema.no_info_before_validator_function(gather, handler(source))
 
 
 # ---- parts ------------------------------------------------------------------------------------------------------
@@ -58,11 +80,11 @@ class ModelScore:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServerScore:
+class ServerScore(Open):
     """What the server's model reaches, and whatever else the method measured of it, such as its loss."""
 
     left_out_if_empty: ClassVar = ("accuracy",)
-    further_keys: ClassVar = "others"
+    further_keys = "others"
 
     accuracy: float | None = None
     others: dict[str, Any] = field(default_factory=dict)
@@ -232,10 +254,10 @@ class LeavingField:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttackRecord:
+class AttackRecord(Open):
     """Who lied and how: `[attack]` of the experiment, the clients that did so, and every strength that was used."""
 
-    further_keys: ClassVar = "settings"
+    further_keys = "settings"
 
     name: str
     settings: dict[str, Any] = field(default_factory=dict)
@@ -321,10 +343,10 @@ class Result:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Named:
+class Named(Open):
     """A table with a name: a method, an aggregation."""
 
-    further_keys: ClassVar = "options"
+    further_keys = "options"
 
     name: str
     options: dict[str, Any] = field(default_factory=dict)

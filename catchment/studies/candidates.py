@@ -18,8 +18,8 @@ from catchment.files import private_directories, write_atomically
 from catchment.launch import run
 from catchment.planning.advice import BASELINES, Advised, advise, with_method
 from catchment.privacy.inversion import ProbeSettings
-from catchment.runs.converter import to_dict
-from catchment.runs.journal import file_bytes, parsed
+from catchment.reading import read_json
+from catchment.runs.journal import file_bytes, to_dict
 from catchment.studies.identity import digest
 
 LEAST_SAMPLES, LEAST_EACH, LEAST_ROUNDS = 200, 50, 4  # in all and for each client: trials are not made smaller
@@ -128,7 +128,7 @@ def find_facts(experiment: Experiment, folder: Path, clock: Callable[[], float] 
     """Plan every method and measure the speed of this machine; what the folder has of this experiment is read."""
     path = folder / f"{digest(experiment)}.json"
     if path.exists():
-        return parsed(Facts, file_bytes(path), str(path))
+        return read_json(Facts, file_bytes(path), str(path))
     facts = Facts(candidates=[_candidate(one) for one in advise(experiment, PLANNING).methods])
     if fitting := sorted((one for one in facts.candidates if not one.why_not), key=lambda one: one.work):
         facts = _measured(experiment, facts, fitting[len(fitting) // 2], clock)

@@ -10,9 +10,10 @@ from typing import Any
 
 from catchment.errors import UserError
 from catchment.files import write_atomically
-from catchment.runs.converter import from_dict
+from catchment.reading import read_json
+from catchment.runs.journal import file_bytes
 from catchment.runs.reading import RunFiles
-from catchment.runs.records import ByClient, Result, Round
+from catchment.runs.records import AnyNumber, ByClient, Result, Round
 from catchment.studies.file import StudyFile
 from catchment.studies.identity import RESULTS
 
@@ -25,10 +26,10 @@ class RunResult:
 
     seed: int
     digest: str
-    numbers: dict[str, float]
-    curve: list[list[float | None]]  # columns as in CURVE; None where a number was not kept
+    numbers: dict[str, AnyNumber]
+    curve: list[list[AnyNumber | None]]  # columns as in CURVE; None: not kept
     results: int = RESULTS  # the version of results that the numbers belong to
-    notes: dict[str, list[float | None]] = field(default_factory=dict)  # what the method noted, round by round
+    notes: dict[str, list[AnyNumber | None]] = field(default_factory=dict)  # what the method noted, round by round
     method: str = ""
     by_client: ByClient | None = None
 
@@ -38,7 +39,7 @@ class RowResult:
     """A row with what was run of it, and why the rest is missing."""
 
     label: str
-    paper: float | str | None = None
+    paper: int | float | str | None = None
     values: dict[str, str] = field(default_factory=dict)
     runs: list[RunResult] = field(default_factory=list)
     failed: dict[int, str] = field(default_factory=dict)  # by seed: why
@@ -89,24 +90,7 @@ class StudyResult:
     @staticmethod
     def read(path: Path) -> StudyResult:
         """Read what `write` wrote."""
-        try:
-            table = json.loads(path.read_text())
-            rows = [_row(row) for row in table.pop("rows")]
-            for key in ("seeds", "columns"):
-                table[key] = tuple(table[key])
-            return StudyResult(rows=rows, **table)
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            raise UserError(f"{path} is not the result of a study ({type(error).__name__}: {error})") from None
-
-
-def _row(table: dict[str, Any]) -> RowResult:
-    runs = [RunResult(**{**run, "by_client": _by_client(run.get("by_client"))}) for run in table.pop("runs")]
-    failed = {int(seed): why for seed, why in table.pop("failed").items()}
-    return RowResult(runs=runs, failed=failed, **table)
-
-
-def _by_client(table: dict[str, Any] | None) -> ByClient | None:
-    return None if table is None else from_dict(ByClient, table, "by_client")
+        return read_json(StudyResult, file_bytes(path), str(path))
 
 
 def read_known(place: Path) -> dict[tuple[str, str], RunResult]:

@@ -25,8 +25,7 @@ from typing import Any, NamedTuple
 from catchment.config.experiment import Experiment
 from catchment.errors import ExperimentError
 from catchment.report.showing import human_seconds
-from catchment.runs.converter import Record
-from catchment.runs.journal import Lines
+from catchment.runs.journal import Lines, Record
 from catchment.runs.records import Round
 from catchment.studies.candidates import Candidate, Facts, Size, part_of, sizes
 from catchment.studies.file import Row

@@ -18,8 +18,8 @@ from catchment.config.experiment import Experiment
 from catchment.errors import CatchmentError, RunError, printable
 from catchment.files import FileLock, InUse, write_atomically
 from catchment.launch import continue_run, run
-from catchment.runs.converter import Record
 from catchment.runs.directory import EXPERIMENT, load_experiment
+from catchment.runs.journal import Record
 from catchment.studies.file import Row
 from catchment.studies.identity import digest
 from catchment.studies.results import RunResult, read_run

@@ -9,9 +9,10 @@ from typing import Any
 
 from catchment.errors import CatchmentError, UserError
 from catchment.exchange.request import TRAINING
+from catchment.reading import read_json
 from catchment.report.verdicts import NAMES, constant_answer, fall
 from catchment.runs.directory import EXPERIMENT, LEDGER, RESULT, ROUNDS
-from catchment.runs.journal import Lines, file_bytes, parsed
+from catchment.runs.journal import Lines, file_bytes
 from catchment.runs.presence import read_presence, states_in, what_helps
 from catchment.runs.reading import number_of, read_plan
 from catchment.runs.records import LedgerRound, Result, Round
@@ -59,7 +60,7 @@ class Status:
             headline="accuracy" if plan.evaluation is None else plan.evaluation.headline,
             rounds=rounds,
             finished=result.exists(),
-            fall=fall(plan, parsed(Result, file_bytes(result), str(result))) if result.exists() else "",
+            fall=fall(plan, read_json(Result, file_bytes(result), str(result))) if result.exists() else "",
             changed=last.stat().st_mtime,
         )
 

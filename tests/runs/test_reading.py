@@ -6,7 +6,7 @@ import pytest
 
 import catchment
 from catchment.errors import UserError
-from catchment.runs.converter import to_dict
+from catchment.runs.journal import to_dict
 from catchment.runs.reading import RunFiles, labels
 from catchment.runs.records import Best, Bytes
 
@@ -95,12 +95,12 @@ def test_no_run(tmp_path):
         (
             "result.json",
             '{"name": "a", "method": "b", "accuracy": "high"}',
-            'not what a run writes: accuracy is "high"',
+            'not what a run writes: accuracy is the text "high"',
         ),
         (
             "result.json",
             '{"name": "a", "method": "b", "accuracy": NaN}',
-            "not what a run writes: accuracy is NaN",
+            "not what a run writes: accuracy is nan",
         ),
         ("rounds.jsonl", "{}\n", "rounds.jsonl, line 1, is not what a run writes: round is missing"),
         ("rounds.jsonl", '{"round": 1, "bytes": {"up": 1}}\n', "bytes.down is missing"),
@@ -109,7 +109,7 @@ def test_no_run(tmp_path):
             '{"round": 1, "entries": {}}\n',
             "ledger.jsonl, line 1, is not what a run writes: entries is {}",
         ),
-        ("ledger.jsonl", '{"round": 1, "entries": [{"direction": ["up"]}]}\n', 'entries[0].direction is ["up"]'),
+        ("ledger.jsonl", '{"round": 1, "entries": [{"direction": ["up"]}]}\n', "entries[0].direction is ['up']"),
     ],
 )
 def test_damage_is_one_sentence(make_run, file, content, sentence):

@@ -8,8 +8,9 @@ import pytest
 from worlds import TROUBLE, experiment
 
 import catchment
+from catchment.reading import read_json
 from catchment.runs import records
-from catchment.runs.converter import from_dict, to_dict
+from catchment.runs.journal import to_dict
 from catchment.runs.records import LedgerRound, Result, Round
 
 
@@ -28,12 +29,12 @@ def test_files_are_their_records(name, more, tmp_path):
     result = catchment.run(experiment(name, **more), tmp_path, observe=observed.append)
     written = (tmp_path / "result.json").read_text()
     assert json.loads(written) == result
-    assert json.dumps(to_dict(from_dict(Result, result, "result")), indent=2) + "\n" == written
+    assert json.dumps(to_dict(read_json(Result, written, "result")), indent=2) + "\n" == written
     for file, kind in (("rounds.jsonl", Round), ("ledger.jsonl", LedgerRound)):
         lines = (tmp_path / file).read_text().splitlines()
         assert len(lines) == 3
         for line in lines:
-            assert json.dumps(to_dict(from_dict(kind, json.loads(line), file))) == line
+            assert json.dumps(to_dict(read_json(kind, line, file))) == line
     assert [json.dumps(record) for record in observed] == (tmp_path / "rounds.jsonl").read_text().splitlines()
 
 
