@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/installed
 DEMO := .venv/installed-for-demo
 
-.PHONY: setup demo test slow check lint coverage format pages site bench audit hashes clean
+.PHONY: setup demo test docs slow check lint coverage format pages site bench audit hashes clean
 
 setup: $(STAMP)
 
@@ -26,8 +26,13 @@ demo: $(DEMO)
 	@rm -rf runs/demo
 	@$(BIN)/catchment study experiments/demo.toml --out runs/demo
 
+SUITE := $(BIN)/python -m pytest -n auto --dist worksteal --durations 30
+
 test: setup
-	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"
+	$(SUITE) -m "not slow and not docs"
+
+docs: setup
+	$(SUITE) -m "docs and not slow"
 
 slow: setup
 	$(BIN)/python -m pytest -m slow

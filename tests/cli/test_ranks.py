@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from jobs import COMMAND, job, surroundings
-from lives import rounds_done
+from jobs import COMMAND, job, rounds_done, surroundings
 from worlds import METHODS, experiment
 
 import catchment

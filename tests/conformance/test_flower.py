@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from marks import quick
 from worlds import METHODS
 
 pytest.importorskip("flwr")
@@ -14,9 +15,7 @@ UNORDERED = [name for name in METHODS if "asynchronous" in name]  # who is faste
 CLIENTS = {"fedgkt, poisoned": 4}  # where one of them is named; otherwise 3
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in METHODS]
-)
+@pytest.mark.parametrize("name", quick(QUICK, METHODS))
 def test_flower_changes_nothing(name, tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # for the server routine, as here
     data = {"clients": CLIENTS.get(name, 3)}

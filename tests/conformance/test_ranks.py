@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from jobs import job
+from marks import quick
 from worlds import METHODS, TROUBLE, experiment
 
 import catchment
@@ -13,6 +14,11 @@ from catchment import launch
 from catchment.engines import work_queue
 from catchment.engines.seats import Seat
 from catchment.testing import Outcome
+
+QUICK = (
+    "fedavg", "standalone", "centralized", "split learning", "fedgkt, coded", "fedgkt, asynchronous, sign-flip",
+    "fedzkt", "dgc",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +47,7 @@ def outcome(out: Path, ranks, name, **settings):
     return Outcome.of(out)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", quick(QUICK, METHODS))
 def test_ranks_change_nothing(name, ranks, served, reference, tmp_path):
     expected = reference(name, rounds=2, **TROUBLE)
     assert not served

@@ -1,76 +1,33 @@
-"""A run that is killed and resumed, any number of times, ends as if nothing had happened."""
+"""A run that is stopped and resumed, any number of times, ends as if nothing had happened."""
 
 from __future__ import annotations
 
-import multiprocessing
-import random
-import time
-from multiprocessing import forkserver
-from pathlib import Path
-
 import pytest
-from lives import CASES, live, rounds_done
-from worlds import PHONES, experiment
+from worlds import METHODS, PHONES, TROUBLE, experiment
 
 import catchment
 from catchment.runs import checkpoint, client_files
-from catchment.testing import Outcome
-
-KILLS_EACH = 4
+from catchment.testing import Outcome, lived
 
 
-def live_to_the_end(processes, name: str, out: Path) -> None:
-    process = processes.Process(target=live, args=(name, CASES[name], str(out)))
-    process.start()
-    process.join()
-    assert process.exitcode == 0
-
-
-@pytest.fixture(scope="module")
-def processes():
-    """Processes that have everything imported already, so that a life begins at once."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["preloaded"])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(Path(__file__).parents[1] / "helpers"))
-        forkserver.ensure_running()
-    return context
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_killed_at_random_moments_and_resumed(name, tmp_path, processes):
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
-    began = time.monotonic()
-    live_to_the_end(processes, name, whole)
-    round_length = (time.monotonic() - began) / CASES[name]["rounds"]
-    moments = random.Random(name)
-    for _ in range(KILLS_EACH):
-        process = processes.Process(target=live, args=(name, CASES[name], str(broken)))
-        process.start()
-        goal = rounds_done(broken) + moments.choice([0, 1, 1])
-        while rounds_done(broken) < goal and process.is_alive():
-            time.sleep(0.001)
-        moment = time.monotonic() + moments.uniform(0, round_length)  # in a round, or in writing its checkpoint
-        while time.monotonic() < moment and rounds_done(broken) <= goal:
-            time.sleep(0.001)
-        assert process.is_alive(), "the run ended before it could be killed: give it more rounds"
-        process.kill()
-        process.join()
-    live_to_the_end(processes, name, broken)
-    assert Outcome.of(broken) == Outcome.of(whole)
+@pytest.mark.parametrize("name", METHODS)
+def test_stopped_after_every_round_and_resumed(name, reference, tmp_path):
+    settings = {"rounds": 3, **TROUBLE}
+    stopped = lived(experiment(name, few=True, **settings), tmp_path / "stopped", stops=True)
+    assert stopped == reference(name, **settings)
 
 
 @pytest.mark.parametrize("name", ["standalone", "fedgkt, asynchronous"])
 def test_stopped_at_every_write_of_a_checkpoint(name, tmp_path, monkeypatch):
     """Die just before the n-th file is put in its place, for every n: the moments that random kills rarely hit."""
-    settings = {"few": True, "rounds": 4, **PHONES}
+    settings = {"few": True, "rounds": 3, **PHONES}
     catchment.run(experiment(name, **settings), out=tmp_path / "whole")
     write = checkpoint.write_atomically
 
     class Died(BaseException):
         pass
 
-    for fatal in range(1, 9):
+    for fatal in range(1, 7):
         out = tmp_path / f"broken{fatal}"
         left = [fatal]
 

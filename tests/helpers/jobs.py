@@ -50,3 +50,9 @@ def job(size: int, code: int = 0) -> Iterator[tuple[Ranks, list[subprocess.Popen
                 assert process.wait(60) == code
             finally:
                 process.kill()
+
+
+def rounds_done(out: Path) -> int:
+    """Rounds of a run that are over."""
+    path = out / "rounds.jsonl"
+    return path.read_bytes().count(b"\n") if path.exists() else 0

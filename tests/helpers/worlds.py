@@ -148,6 +148,9 @@ METHODS: dict[str, dict[str, Any]] = {
     "fedpm": {"method": {"name": "fedpm", "reset_every": 2}, "models": {"client": "resnet4"}},
 }
 
+ONE_EACH = list({table["method"]["name"]: name for name, table in reversed(METHODS.items())}.values())
+"""The first world of every method."""
+
 PHONES = {"devices": {"profile": ["phone", "slow-phone", "sensor"]}}
 TROUBLE = {
     "devices": {"profile": ["phone", "slow-phone"]},

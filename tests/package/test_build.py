@@ -15,6 +15,7 @@ import pytest
 
 import catchment
 
+pytestmark = pytest.mark.docs
 ROOT = Path(catchment.__file__).parents[1]
 BUILD = """
 import sys

@@ -6,8 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import catchment
 
+pytestmark = pytest.mark.docs
 NOTEBOOK = Path(catchment.__file__).parents[1] / "examples" / "first_steps.ipynb"
 
 

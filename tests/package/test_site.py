@@ -12,6 +12,7 @@ import pytest
 
 import catchment
 
+pytestmark = pytest.mark.docs
 ROOT = Path(__file__).parents[2]
 LOADED = re.compile(r"<(?:script|img|iframe|source)[^>]*\bsrc=\"?(?:https?:)?//|<link[^>]*\bhref=\"?(?:https?:)?//")
 

@@ -30,6 +30,7 @@ from catchment.cli.app import app
 from catchment.methods.fedgkt import FedGKT
 from catchment.studies.file import StudyFile
 
+pytestmark = pytest.mark.docs
 ROOT = Path(__file__).parents[2]
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 COMMAND = re.compile(r"^(?:.*-m |.*; do )?\s*catchment ((?:[^#;]|#\S)+)")

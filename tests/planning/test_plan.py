@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from worlds import METHODS, PHONES, experiment
+from marks import quick
+from worlds import METHODS, ONE_EACH, PHONES, experiment
 
 import catchment
 from catchment.costs.memory import PeakMemory
@@ -19,10 +20,11 @@ VALUES_MATTER = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", quick([*ONE_EACH, "fedgkt, coded", "fedgkt, asynchronous"], METHODS))
 def test_a_plan_equals_the_ledger_of_the_run_that_follows(name):
-    planned = plan(experiment(name, **PHONES, rounds=2))
-    result = catchment.run(experiment(name, **PHONES, rounds=2))
+    chosen = experiment(name, few=True, **PHONES, rounds=2)
+    planned = plan(chosen)
+    result = catchment.run(chosen)
     for way in ("up", "down"):
         amount, sent = getattr(planned, way), result["bytes"][way]
         assert amount.low <= sent <= amount.high
@@ -44,9 +46,9 @@ SERVERS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", SERVERS)
+@pytest.mark.parametrize("name", quick(("fedavg", "fedgkt, averaged", "split learning", "fedzkt"), SERVERS))
 def test_the_memory_of_the_server_is_that_of_the_run(name):
-    settings = experiment(name, **PHONES, rounds=2)
+    settings = experiment(name, few=True, **PHONES, rounds=2)
     world = settings.build_world()
     world.check_models()  # builds them
     with PeakMemory() as memory:

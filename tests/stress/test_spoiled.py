@@ -1,4 +1,4 @@
-"""A reply that one client spoils does no harm: a sample of the sweep in benchmarks/spoiled.py, for every method."""
+"""A reply that one client spoils does no harm: a sample of the sweep in tests/stress/spoiled.py, for every method."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import random
 from collections import deque
 
 import pytest
+from marks import quick
 from spoiling import WORLDS, Found, Spoil, Spoiling, honest_run, small_experiment, sweep, ways
+from worlds import ONE_EACH
 
 SAMPLE = 8  # spoiled replies in each world
 
@@ -23,7 +25,7 @@ def harm(name, carrier, more=lambda handlers: []):
     return found.harm
 
 
-@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize("name", quick([*ONE_EACH, "fedavg, coded", "own"], WORLDS))
 def test_in_one_process(name):
     assert harm(name, Spoiling) == []
 

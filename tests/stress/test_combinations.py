@@ -1,4 +1,4 @@
-"""Random combinations run as they should: a few of those in benchmarks/combinations.py."""
+"""Random combinations run as they should: a few of those in tests/stress/combinations.py."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Runs that are killed at random moments and go on, until they end: each must leave what the undisturbed run leaves.
 
-    python benchmarks/kills.py inprocess                 # 1,000 kills of 21 experiments in one process, half an hour
-    python benchmarks/kills.py flower                    # 100 kills of server and clients over Flower, half an hour
-    python benchmarks/kills.py inprocess --budget 600    # stop after ten minutes; the next call goes on
+    python tests/stress kills inprocess                 # 1,000 kills of 21 experiments in one process, half an hour
+    python tests/stress kills flower                    # 100 kills of server and clients over Flower, half an hour
+    python tests/stress kills inprocess --budget 600    # stop after ten minutes; the next call goes on
 
 In one process, a life of a run is a forked process, killed with SIGKILL in a round that was drawn, at a moment of it
 that was drawn; the next life resumes it, and may be killed too. Over Flower, the process of the server routine, that of
@@ -27,14 +27,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import preloaded
 import psutil
 from evidence import RESULTS, Evidence
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "helpers"))
-
-import preloaded
 from federations import ROUTINE
-from lives import CASES, live, rounds_done
+from jobs import rounds_done
+from lives import CASES, live
 
 from catchment.flower.federation import end_with_parent
 from catchment.testing import Outcome
@@ -224,6 +222,3 @@ ENGINES = {
     "inprocess": Engine(CASES, 1000, in_process, Outcome.of),
     "flower": Engine(OVER_FLOWER, 100, over_flower, less_news),
 }
-
-if __name__ == "__main__":
-    main()

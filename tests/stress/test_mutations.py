@@ -1,4 +1,4 @@
-"""Messages that were changed on their way: a sample of the million in benchmarks/mutations.py."""
+"""Messages that were changed on their way: a sample of the million in tests/stress/mutations.py."""
 
 from __future__ import annotations
 

@@ -40,8 +40,3 @@ def live(name: str, settings: dict[str, Any], out: str | Path) -> None:
         catchment.resume(out)
     else:
         catchment.run(experiment(name, few=True, **settings), out=out)
-
-
-def rounds_done(out: Path) -> int:
-    path = out / "rounds.jsonl"
-    return path.read_bytes().count(b"\n") if path.exists() else 0

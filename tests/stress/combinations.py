@@ -1,10 +1,10 @@
 """Random combinations of what experiments can be made of: `check` refuses them, or they run as they should.
 
-    python benchmarks/combinations.py --minutes 60             # an hour
-    python benchmarks/combinations.py --minutes 10 --seed 1    # others
-    python benchmarks/combinations.py --replay 123             # one of them again, with tracebacks
+    python tests/stress combinations --minutes 60             # an hour
+    python tests/stress combinations --minutes 10 --seed 1    # others
+    python tests/stress combinations --replay 123             # one of them again, with tracebacks
 
-`tests/helpers/combining.py` has what is drawn, `tests/helpers/judging.py` what must hold. Each is tried in a process of
+`combining.py` has what is drawn, `judging.py` what must hold. Each is tried in a process of
 its own, so that one that hangs or takes the process with it is a finding too. Results go to
 `benchmarks/results/combinations.json` after each; the next call goes on.
 """
@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -24,11 +23,8 @@ from typing import Any
 
 import tomli_w
 import torch
-from evidence import RESULTS, Evidence
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "helpers"))
-
 from combining import Trial, drawn
+from evidence import RESULTS, Evidence
 from judging import Verdict, judged
 
 PATIENCE = 300  # seconds of one experiment, in all its runs
@@ -113,7 +109,3 @@ def replay(trial: Trial) -> None:
     print(*verdict.traces, sep="\n")
     print(f"{verdict.outcome}{', two ranks too' if trial.ranks else ''}: {verdict.why}")
     print(*verdict.findings or ["nothing is wrong"], sep="\n")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,9 +1,9 @@
 """A million messages that were changed on their way: each is refused or sound, and none takes memory.
 
-    python benchmarks/mutations.py                   # a million, a quarter of an hour
-    python benchmarks/mutations.py --budget 60       # a minute; the next call goes on
+    python tests/stress mutations                   # a million, a quarter of an hour
+    python tests/stress mutations --budget 60       # a minute; the next call goes on
 
-Requests and replies of every handler of every method, and of all codecs, are changed as `tests/helpers/mutating.py`
+Requests and replies of every handler of every method, and of all codecs, are changed as `mutating.py`
 says and read as server and client read them. Memory is the resident size of the process, its peak over every thousand
 messages. Results go to `benchmarks/results/mutations.json`.
 """
@@ -12,15 +12,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
 from pathlib import Path
 
 import torch
 from evidence import RESULTS, Evidence
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "helpers"))
-
 from mutating import coded_target, flower_target, mutate, targets_of
 from spoiling import WORLDS, peak_memory, reset_peak
 
@@ -74,7 +70,3 @@ def resident() -> int:
     """Bytes of this process that are in memory now."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:"))
-
-
-if __name__ == "__main__":
-    main()

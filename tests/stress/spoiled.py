@@ -1,11 +1,11 @@
 """Replies that one client spoils, over every method, handler, field and scalar: none may do harm.
 
-    python benchmarks/spoiled.py                             # two spoiled replies of each kind, an hour
-    python benchmarks/spoiled.py --transport flower          # over Flower's transport, its fields spoiled too
-    python benchmarks/spoiled.py --only fedgkt --budget 60   # one world, a minute at most; the next call goes on
+    python tests/stress spoiled                             # two spoiled replies of each kind, an hour
+    python tests/stress spoiled --transport flower          # over Flower's transport, its fields spoiled too
+    python tests/stress spoiled --only fedgkt --budget 60   # one world, a minute at most; the next call goes on
 
 Harm is a run that ends or hangs, an accuracy outside of 0 to 1, a loss of a million or more, an honest client whose
-reply is not used, or memory beyond twice the honest peak. `tests/helpers/spoiling.py` has what is done to replies.
+reply is not used, or memory beyond twice the honest peak. `spoiling.py` has what is done to replies.
 Results go to `benchmarks/results/spoiled.json` after every few.
 """
 
@@ -14,17 +14,13 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import sys
 import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from evidence import RESULTS, Evidence
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "helpers"))
-
 import torch
+from evidence import RESULTS, Evidence
 from spoiled_nodes import field_ways, over_flower
 from spoiling import WORLDS, Found, Spoiling, honest_run, small_experiment, sweep, ways
 
@@ -108,7 +104,3 @@ class World:
         table["causes"] = dict(causes.most_common(EXAMPLES))
         for spoil, why in found.harm:
             print(f"    {spoil} -> {why[:300]}", flush=True)
-
-
-if __name__ == "__main__":
-    main()
