@@ -31,10 +31,10 @@ def measure(model: str, batch: int) -> dict[str, object]:
     import torch
 
     from catchment import Experiment
-    from catchment.core.serve import serve
     from catchment.core.worker import WorkerCache
     from catchment.planning.walk import walk
     from catchment.runs.rehearsal import BATCHES, peak_memory
+    from catchment.runtimes.torch import serve
 
     data = {"name": "cifar10", "clients": 2, "train": 600, "test": 50}
     optimizer = {"client": {"batch_size": batch}}

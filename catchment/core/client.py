@@ -9,9 +9,9 @@ from itertools import islice
 import torch
 from torch import Tensor, nn
 
+from catchment.client.state import ClientState
 from catchment.codecs import Wire
 from catchment.core.architecture import Architecture
-from catchment.core.versions import ClientState
 from catchment.core.worker import WorkerCache
 from catchment.core.world import World
 from catchment.data import Batch, Samples, batches

@@ -18,10 +18,10 @@ from catchment.tasks.quality import Quality
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from catchment.client.state import ClientState
     from catchment.codecs import Rule
     from catchment.core.fleet import Fleet
     from catchment.core.server import Server
-    from catchment.core.versions import ClientState
     from catchment.core.world import World
     from catchment.tasks import Score
 

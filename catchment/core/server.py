@@ -11,10 +11,10 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from catchment.client.state import ClientState
 from catchment.core.architecture import Architecture
 from catchment.core.spool import Spool
 from catchment.core.stopwatch import Stopwatch
-from catchment.core.versions import ClientState
 from catchment.core.world import World
 from catchment.data import Batch, Samples, batches
 from catchment.learning.draws import Draws

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from catchment.core.versions import ClientState
+from catchment.client.state import ClientState
 from catchment.exchange.request import Request, Response
 
 PART = 100_000_000  # bytes; what is longer is sent over a network in several messages

@@ -10,10 +10,9 @@ from typing import Any, TypeVar
 
 import torch
 
+from catchment.client.state import StoredVersions
 from catchment.config.experiment import Experiment
 from catchment.core import transport
-from catchment.core.serve import serve
-from catchment.core.versions import StoredVersions
 from catchment.core.worker import WorkerCache
 from catchment.core.world import World
 from catchment.data.division import own_division
@@ -27,6 +26,7 @@ from catchment.device.time_limit import TimeLimit
 from catchment.errors import CatchmentError, DataError, ModelError, RunError, UserError, WireError, printable
 from catchment.exchange.request import Request, Response
 from catchment.files import FileLock
+from catchment.runtimes.torch import serve
 from catchment.version import __version__
 
 Fields = dict[str, str | int]

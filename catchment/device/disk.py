@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from catchment.client.state import StoredVersions
 from catchment.core import transport
-from catchment.core.versions import StoredVersions
 from catchment.device.policy import Limits, Refusal
 from catchment.errors import UserError, WireError
 from catchment.files import private_directories, write_atomically

@@ -10,8 +10,8 @@ from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
+from catchment.client.state import ClientState, Version, Versions, state_from_message, state_to_message
 from catchment.core.spool import Scratch
-from catchment.core.versions import ClientState, Version, Versions, state_from_message, state_to_message
 from catchment.exchange.message import Message
 from catchment.process import return_freed_memory
 

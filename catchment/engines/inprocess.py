@@ -19,9 +19,8 @@ from queue import SimpleQueue
 import numpy as np
 import torch
 
-from catchment.core.serve import serve
+from catchment.client.state import Versions, state_from_message, state_to_message
 from catchment.core.transport import Snapshot, Transport
-from catchment.core.versions import Versions, state_from_message, state_to_message
 from catchment.core.worker import WorkerCache
 from catchment.core.world import World
 from catchment.engines.arrivals import Arrivals
@@ -33,6 +32,7 @@ from catchment.engines.work_queue import WorkQueue
 from catchment.exchange.message import Message
 from catchment.exchange.request import Request, Response
 from catchment.randomness import chance, numpy_generator
+from catchment.runtimes.torch import serve
 
 
 class InProcess(Transport):

@@ -12,13 +12,13 @@ import os
 import socket
 from multiprocessing.connection import Connection
 
-from catchment.core.serve import serve
-from catchment.core.versions import Versions, state_from_message, state_to_message
+from catchment.client.state import Versions, state_from_message, state_to_message
 from catchment.core.worker import WorkerCache
 from catchment.core.world import World
 from catchment.errors import RunError
 from catchment.exchange.message import Message
 from catchment.exchange.request import Request, Response
+from catchment.runtimes.torch import serve
 
 GONE = (EOFError, OSError)  # what a connection raises when its other end is not there
 

@@ -12,12 +12,12 @@ from typing import Annotated, Any, ClassVar, Self, TypeVar
 import torch
 from torch import Tensor, nn
 
+from catchment.client.state import ClientState
 from catchment.core.client import Client
 from catchment.core.declarations import Loss, Values
 from catchment.core.fleet import Fleet
 from catchment.core.method import Method, Metrics, on_client
 from catchment.core.server import Server
-from catchment.core.versions import ClientState
 from catchment.exchange.payload import Payload
 from catchment.tasks.quality import NUMBERS, Quality
 

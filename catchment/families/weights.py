@@ -12,12 +12,12 @@ from typing import Annotated, ClassVar
 
 from torch import Tensor, nn
 
+from catchment.client.state import ClientState
 from catchment.core.declarations import Loss, Samples, client_weights, like
 from catchment.core.fleet import Fleet
 from catchment.core.intake import Reply
 from catchment.core.method import Method, Metrics, SameForAll
 from catchment.core.server import Server
-from catchment.core.versions import ClientState
 from catchment.core.world import World
 from catchment.exchange.payload import Payload
 from catchment.learning.training import Weights

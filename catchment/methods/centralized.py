@@ -19,6 +19,7 @@ from typing import Annotated, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from catchment.client.state import ClientState
 from catchment.core.architecture import Architecture
 from catchment.core.client import Client
 from catchment.core.declarations import images, targets
@@ -26,7 +27,6 @@ from catchment.core.fleet import Fleet
 from catchment.core.intake import Reply
 from catchment.core.method import Method, Metrics, on_client
 from catchment.core.server import Server
-from catchment.core.versions import ClientState
 from catchment.core.world import World
 from catchment.data import Samples
 from catchment.errors import ModelError, UserError, at_least

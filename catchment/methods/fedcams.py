@@ -15,11 +15,11 @@ from typing import ClassVar, Literal
 import torch
 from torch import nn
 
+from catchment.client.state import ClientState
 from catchment.core.client import Client
 from catchment.core.fleet import Fleet
 from catchment.core.method import Method, Metrics, on_client
 from catchment.core.server import Server
-from catchment.core.versions import ClientState
 from catchment.core.world import World
 from catchment.errors import ExperimentError, at_least
 from catchment.families.weights import (

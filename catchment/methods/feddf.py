@@ -21,12 +21,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from catchment.client.state import ClientState
 from catchment.core.client import Client
 from catchment.core.fleet import Fleet
 from catchment.core.intake import Reply
 from catchment.core.method import Method, Metrics, on_client
 from catchment.core.server import Server
-from catchment.core.versions import ClientState
 from catchment.core.world import World
 from catchment.data import Batch
 from catchment.data.batching import batch_sizes

@@ -20,13 +20,13 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from catchment.client.state import ClientState
 from catchment.core.architecture import Architecture
 from catchment.core.client import Client
 from catchment.core.declarations import Loss, Samples, like
 from catchment.core.fleet import Fleet
 from catchment.core.method import Method, Metrics, on_client
 from catchment.core.server import Server
-from catchment.core.versions import ClientState
 from catchment.core.world import World
 from catchment.errors import ExperimentError, ModelError, at_least
 from catchment.exchange.payload import Payload

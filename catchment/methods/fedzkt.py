@@ -27,13 +27,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from catchment.client.state import ClientState
 from catchment.core.client import Client
 from catchment.core.declarations import Loss, client_weights, like
 from catchment.core.fleet import Fleet
 from catchment.core.intake import Reply
 from catchment.core.method import Method, Metrics, on_client
 from catchment.core.server import Server
-from catchment.core.versions import ClientState
 from catchment.core.world import World
 from catchment.errors import Diverged, ExperimentError, ModelError, at_least
 from catchment.exchange.payload import Payload

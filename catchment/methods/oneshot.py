@@ -18,13 +18,13 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor, nn
 
+from catchment.client.state import ClientState
 from catchment.core.client import Client
 from catchment.core.declarations import features, ids, labels
 from catchment.core.fleet import Fleet
 from catchment.core.intake import Reply
 from catchment.core.method import Method, Metrics, on_client
 from catchment.core.server import Server
-from catchment.core.versions import ClientState
 from catchment.core.world import World
 from catchment.data import Batch
 from catchment.errors import ExperimentError, at_least

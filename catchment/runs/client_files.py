@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from catchment.core.versions import ClientState
+from catchment.client.state import ClientState
 from catchment.exchange.message import FileContent, Message
 from catchment.files import write_atomically
 

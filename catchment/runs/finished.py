@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from catchment.client.state import ClientState, StoredVersions
 from catchment.config.experiment import Experiment
 from catchment.core.client import AVERAGE
 from catchment.core.server import Server
-from catchment.core.versions import ClientState, StoredVersions
 from catchment.core.world import World
 from catchment.errors import UserError
 from catchment.export import FORMATS, Written, write_model

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from catchment.core.serve import serve
-from catchment.core.versions import Versions
+from catchment.client.state import Versions
 from catchment.core.worker import WorkerCache
 from catchment.core.world import World
 from catchment.costs.memory import PeakMemory
 from catchment.exchange.request import Request
+from catchment.runtimes.torch import serve
 
 BATCHES = 2  # of an epoch; the peak is reached in the second, when the optimiser has its state
 

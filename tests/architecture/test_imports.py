@@ -14,8 +14,10 @@ LAYERS = (
     "exchange",  # what travels
     "tasks", "data", "models", "learning", "export",  # machine learning, which knows nothing of federation
     "codecs", "robust", "costs",  # what looks at messages
+    "client",  # a client's side of a request, whatever runs its handlers
     "core",  # the interface between algorithms and engines
     "families", "methods",
+    "runtimes",  # where handlers run
     "engines",
     "privacy",
     "config",
@@ -203,6 +205,7 @@ ALONE = {
     "exchange": {"exchange", "errors"},
     **{part: {*LEARNING, "errors", "names", "reading", "randomness"} for part in LEARNING},
     "codecs": {"codecs", "exchange", "errors", "names"},
+    "client": {"client", "codecs", "exchange", "errors", "files"},
 }
 """Parts that know less than their layer allows."""
 

@@ -10,18 +10,18 @@ import torch
 from torch import Tensor
 from worlds_by_hand import HandlersOnly, world
 
+from catchment.client.state import Versions
 from catchment.config.experiment import Experiment
 from catchment.core.client import AVERAGE
 from catchment.core.method import on_client
-from catchment.core.serve import serve
 from catchment.core.server import Server
-from catchment.core.versions import Versions
 from catchment.core.worker import WorkerCache
 from catchment.exchange.message import Message
 from catchment.exchange.payload import Payload
 from catchment.exchange.request import TRAINING, VALIDATION, Request
 from catchment.learning.optimizers import OptimizerSettings
 from catchment.learning.schedules import Schedule
+from catchment.runtimes.torch import serve
 
 HALVES = Schedule("step", every=1, factor=0.5)
 PLATEAU = Schedule("plateau", patience=1, factor=0.5)

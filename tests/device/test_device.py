@@ -19,12 +19,12 @@ from asking import HONEST, SAMPLES, Server, careful, experiment, limited
 from PIL import Image
 
 import catchment
-from catchment.core.serve import serve
 from catchment.device import RealDevice, answering
 from catchment.device.policy import Allow, Policy
 from catchment.device.sent import read_log
 from catchment.errors import UserError
 from catchment.exchange.request import Response
+from catchment.runtimes.torch import serve
 
 KINDS = ("hello", "ask", "fetch", "bye")
 

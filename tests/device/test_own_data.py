@@ -15,10 +15,9 @@ from worlds import HERE, METHODS
 import catchment
 from catchment import Experiment
 from catchment.cli.experiments import clients_table
+from catchment.client.state import Versions
 from catchment.core.client import Client
-from catchment.core.serve import serve
 from catchment.core.server import Server
-from catchment.core.versions import Versions
 from catchment.core.worker import WorkerCache
 from catchment.data import Form, load, own_division
 from catchment.engines.fake import Fake
@@ -29,6 +28,7 @@ from catchment.report import write_report
 from catchment.runs.directory import begin
 from catchment.runs.loop import run_rounds
 from catchment.runs.reading import RunFiles
+from catchment.runtimes.torch import serve
 
 SIZES = (70, 40, 90)
 DIVIDED = [name for name, settings in METHODS.items() if "public" in settings.get("data", {})]  # a share of all samples

@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 
-from catchment.core.versions import Versions
+from catchment.client.state import Versions
 from catchment.engines import client_states
 from catchment.engines.client_states import BLOCK, Changed, ClientStates
 from catchment.exchange.message import Message

@@ -9,13 +9,13 @@ import pytest
 import torch
 from worlds import experiment
 
-from catchment.core.serve import serve
-from catchment.core.versions import Versions
+from catchment.client.state import Versions
 from catchment.core.worker import WorkerCache
 from catchment.engines.seats import Seat, work
 from catchment.errors import RunError
 from catchment.exchange.message import Message
 from catchment.exchange.request import Request
+from catchment.runtimes.torch import serve
 
 
 @pytest.fixture(scope="module")

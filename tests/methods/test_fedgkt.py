@@ -11,12 +11,11 @@ from safetensors.torch import save_file
 from worlds import experiment
 
 import catchment
+from catchment.client.state import Versions
 from catchment.core.client import Client
 from catchment.core.intake import Reply
-from catchment.core.serve import serve
 from catchment.core.server import Server
 from catchment.core.spool import Spool
-from catchment.core.versions import Versions
 from catchment.core.worker import WorkerCache
 from catchment.errors import ExperimentError, ModelError
 from catchment.exchange.request import Request
@@ -25,6 +24,7 @@ from catchment.learning.losses import distillation
 from catchment.methods.fedgkt import FedGKT, Feedback, Knowledge, State, loss
 from catchment.report import write_report
 from catchment.runs.reading import RunFiles
+from catchment.runtimes.torch import serve
 
 LOG3 = math.log(3)
 

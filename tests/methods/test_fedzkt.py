@@ -18,7 +18,6 @@ import catchment
 from catchment.core.client import Client
 from catchment.core.fleet import Fleet
 from catchment.core.method import on_client
-from catchment.core.serve import serve
 from catchment.core.server import Server
 from catchment.core.worker import WorkerCache
 from catchment.costs.ledger import Ledger
@@ -40,6 +39,7 @@ from catchment.methods.fedzkt import (
 )
 from catchment.report import write_report
 from catchment.runs.reading import RunFiles
+from catchment.runtimes.torch import serve
 
 LOG3 = math.log(3)
 # F is (1/2, 1/2). The devices are (3/4, 1/4) and (1/2, 1/2), their mean is (5/8, 3/8).

@@ -13,7 +13,6 @@ from worlds import experiment
 
 import catchment
 from catchment.core.intake import Reply
-from catchment.core.serve import serve
 from catchment.core.server import Server
 from catchment.core.spool import Spool
 from catchment.core.worker import WorkerCache
@@ -22,6 +21,7 @@ from catchment.exchange.request import Request
 from catchment.families.features import FeatureStore, first_weights
 from catchment.methods.oneshot import Features, OneShot, Start, State
 from catchment.randomness import per_sample
+from catchment.runtimes.torch import serve
 
 EVERYBODY = {"participation": {"fraction": 1.0}}
 

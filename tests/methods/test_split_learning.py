@@ -15,12 +15,11 @@ from torch import nn
 from worlds import experiment
 
 import catchment
+from catchment.client.state import Versions
 from catchment.core.client import Client
 from catchment.core.expectations import Expectations
 from catchment.core.fleet import Fleet
-from catchment.core.serve import serve
 from catchment.core.server import Server
-from catchment.core.versions import Versions
 from catchment.core.worker import WorkerCache
 from catchment.costs.ledger import Ledger
 from catchment.engines.inprocess import InProcess
@@ -30,6 +29,7 @@ from catchment.exchange.request import Request
 from catchment.learning.optimizers import OptimizerSettings
 from catchment.methods.split import Extractor, Split, SplitFed
 from catchment.models import SplitModel
+from catchment.runtimes.torch import serve
 
 
 class Tampered(InProcess):

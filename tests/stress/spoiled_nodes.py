@@ -11,16 +11,16 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message as Envelop
 from flwr.supercore.task_identity import TaskIdentity
 from spoiling import Liar, Spoil
 
+from catchment.client.state import Versions
 from catchment.core.expectations import Expectations
-from catchment.core.serve import serve
 from catchment.core.transport import PART
-from catchment.core.versions import Versions
 from catchment.core.worker import WorkerCache
 from catchment.core.world import World
 from catchment.device.answering import HELLO_FIRST
 from catchment.exchange.request import Request, Response
 from catchment.flower.messages import pack, unpack
 from catchment.flower.transport import Flower
+from catchment.runtimes.torch import serve
 
 HELLO = "hello"  # stands for a handler: what a node says when it is greeted
 Fields = dict[str, Any]

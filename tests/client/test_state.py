@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from catchment.core.versions import StoredVersions, Versions, state_from_message, state_to_message
+from catchment.client.state import StoredVersions, Versions, state_from_message, state_to_message
 from catchment.exchange.message import Message
 from catchment.exchange.request import Request
 

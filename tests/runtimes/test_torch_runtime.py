@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 from worlds_by_hand import HandlersOnly, world
 
+from catchment.client.state import Versions
 from catchment.core.method import on_client
-from catchment.core.serve import serve
-from catchment.core.versions import Versions
 from catchment.core.worker import WorkerCache
 from catchment.exchange.message import Message
 from catchment.exchange.payload import Payload
 from catchment.exchange.request import Request
+from catchment.runtimes.torch import serve
 
 CLIENTS = [([[1.0, 0.0]] * 4, [0, 1, 0, 1]), ([[0.0, 2.0]] * 3, [1] * 3)]
 
@@ -142,7 +142,7 @@ def test_a_failed_handler_leaves_the_state_as_it_was_and_says_where():
     response = ask("half_way", versions=versions, sequence=1)
     assert response.failed
     assert response.body is None
-    assert response.error.startswith("ValueError: broken (test_serve.py, line ")
+    assert response.error.startswith("ValueError: broken (test_torch_runtime.py, line ")
     assert ask("count", versions=versions, sequence=2).body.tensors["weights/n"].item() == 2
 
 
