@@ -56,14 +56,13 @@ def upload(world, request):
     import torch
 
     from catchment.exchange.request import Response
-    from catchment.methods.fedgkt import Feedback, Knowledge
+    from catchment.methods.fedgkt import Knowledge
 
     ids = torch.as_tensor(world.data.clients[request.client])
     draw = torch.Generator().manual_seed(request.client)
     features = torch.randn(len(ids), *world.client_architecture(0).facts.features, generator=draw).relu_()
     logits = torch.randn(len(ids), world.classes, generator=draw)
-    turn = Feedback.unpack(request.body).turn
-    body = Knowledge(features, logits, world.data.dataset.train.labels[ids], ids, turn=turn).pack()
+    body = Knowledge(features, logits, world.data.dataset.train.labels[ids], ids).pack()
     return Response(request.client, request.sequence, body)
 
 
@@ -73,6 +72,9 @@ class Held:
     def __init__(self):
         self.parts = {}
         self.whole = None
+
+    def __contains__(self, client):
+        return client in self.parts
 
     def put(self, client, rows):
         self.parts[client] = rows
