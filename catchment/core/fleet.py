@@ -157,15 +157,14 @@ class Fleet:
         handler: Callable[[Any, Asked], Answered],
         *,
         count: int | None = None,
-        until: float | None = None,
         accept: Accept[Answered] | None = None,
     ) -> Iterator[Reply[Answered]]:
         """Replies to `handler` as they arrive: those sent, and late ones of earlier asks.
 
-        Stops after `count` replies, when the clock shows `until`, or when nothing is in flight any more. `accept` is
-        as in `ask`; what it refuses does not count.
+        Stops after `count` replies, or when nothing is in flight any more. `accept` is as in `ask`; what it refuses
+        does not count.
         """
-        return self._accepted(self._arrived(handler.__name__, FOREVER if until is None else until), accept, count)
+        return self._accepted(self._arrived(handler.__name__), accept, count)
 
     def refuse(self, reply: Reply[Any], reason: str) -> None:
         """Note that a reply was not accepted; the method goes on without it."""
@@ -249,9 +248,9 @@ class Fleet:
         with closing(self._inflight.responses(requests, until)) as arrivals:
             yield from self.intake.replies(arrivals, any(request.aside for request in requests))
 
-    def _arrived(self, handler: str, until: float) -> Read:
+    def _arrived(self, handler: str) -> Read:
         """What comes of requests to a handler as it arrives, whenever they were sent."""
-        while (arrival := self._inflight.take(handler, until)) is not None:
+        while (arrival := self._inflight.take(handler)) is not None:
             yield from self.intake.replies([arrival], arrival.request.aside)
 
     def _accepted(

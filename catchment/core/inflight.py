@@ -143,12 +143,12 @@ class InFlight:
                 elif client in self._pending:
                     self._pending[client].awaited = False
 
-    def take(self, handler: str, until: float) -> Arrival | None:
-        """The next response of a handler, late or not; None if there is none in time."""
+    def take(self, handler: str) -> Arrival | None:
+        """The next response of a handler, late or not; None if nothing is in flight any more."""
         for place, arrival in enumerate(self._arrived):
             if arrival.request.handler == handler:
                 return self._arrived.pop(place)
-        while (arrived := self._receive(until)) is not None:
+        while (arrived := self._receive(FOREVER)) is not None:
             if arrived.request.handler == handler:
                 return arrived
             self._arrived.append(arrived)

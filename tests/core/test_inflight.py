@@ -53,10 +53,10 @@ def test_responses_stop_at_a_time_and_what_comes_later_is_late():
     requests = push(flight, transport, 0, 1, 2)
     assert [arrival.request.client for arrival in flight.responses(requests, 1.5)] == [0, 1]
     assert flight.busy == {2}
-    arrival = flight.take("train", FOREVER)
+    arrival = flight.take("train")
     assert (arrival.request.client, arrival.late) == (2, True)
     assert [(a.request.client, a.late) for a in booked] == [(0, False), (1, False), (2, True)]
-    assert flight.take("train", FOREVER) is None
+    assert flight.take("train") is None
 
 
 def test_giving_up_makes_the_rest_late_and_forgets_asides():
@@ -69,7 +69,7 @@ def test_giving_up_makes_the_rest_late_and_forgets_asides():
     assert [(a.request.client, a.request.aside, a.late) for a in booked] == [
         (0, False, False), (1, False, True), (2, True, False),
     ]  # fmt: skip
-    assert flight.take("evaluate", FOREVER) is None  # client 3's answer is passed over
+    assert flight.take("evaluate") is None  # client 3's answer is passed over
     assert len(booked) == 3
 
 
@@ -77,9 +77,9 @@ def test_what_came_for_another_handler_waits_in_the_order_it_came():
     flight, transport, _ = in_flight(lambda request: float(request.client))
     push(flight, transport, 0, 1, handler="other")
     push(flight, transport, 2)
-    assert flight.take("train", FOREVER).request.client == 2
+    assert flight.take("train").request.client == 2
     assert flight.waiting == {0, 1}
-    assert [flight.take("other", FOREVER).request.client for _ in range(2)] == [0, 1]
+    assert [flight.take("other").request.client for _ in range(2)] == [0, 1]
     assert flight.waiting == set()
 
 
@@ -87,7 +87,7 @@ def test_a_new_life_asks_again_and_says_what_is_disowned():
     """Clients 0 and 2 owe a response at the checkpoint: they go back before it, client 1 before the next number."""
     flight, transport, _ = in_flight(lambda request: float(request.client == 1) * -1)
     push(flight, transport, 0, 1, 2)
-    assert flight.take("train", -1.0).request.client == 1
+    assert flight.take("train").request.client == 1
     snapshot = flight.snapshot()
     again, other, booked = in_flight()
     again.restore(snapshot)
@@ -96,7 +96,7 @@ def test_a_new_life_asks_again_and_says_what_is_disowned():
         (2, 2, 1, 2, 2),
     ]
     assert booked == []
-    assert [again.take("train", FOREVER).request.client for _ in range(2)] == [0, 2]
+    assert [again.take("train").request.client for _ in range(2)] == [0, 2]
     more = push(again, other, 0, 1, 2)
     assert [(r.sequence, r.resumes, r.start, r.base) for r in more] == [(3, 1, 0, 0), (4, 1, 3, 3), (5, 1, 2, 2)]
     again.saved()
