@@ -96,7 +96,8 @@ class Fleet:
 
     def clients(self) -> Sequence[int]:
         """Everybody who can be reached in this round, busy or not."""
-        return self._transport.roster(self._round)
+        with self._stopwatch.during("clients"):  # over a network they are waited for
+            return self._transport.roster(self._round)
 
     def measured(self) -> Sequence[int]:
         """Who is asked for the accuracy of its own model: everybody who can be reached, or as many as are wanted."""

@@ -145,7 +145,7 @@ class Attendance:
         if why:
             excuse = Excuse(owner, why)
             if self.excuses.get(node) != excuse:
-                self.note("refused", excuse.client, f"node {node} may not join: {why}")
+                self.note("declined", excuse.client, f"node {node} may not join: {why}")
             self.excuses[node] = excuse
             return []
         assert isinstance(client, int)

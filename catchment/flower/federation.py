@@ -26,7 +26,6 @@ from catchment.engines.faults import Faults
 from catchment.errors import RunError, UserError
 from catchment.flower.control import ControlFiles
 from catchment.flower.telling import Telling
-from catchment.keys.admission import admitted_keys
 from catchment.keys.keys import make_device_key, make_federation_key
 from catchment.process import JOB
 from catchment.runs.directory import RESULT, ROUNDS
@@ -120,11 +119,6 @@ class _Federation:
         for name in needed:
             if not (self.keys / name).is_file():
                 raise UserError(f"{self.keys} has no {name}; make it with: catchment keys {self.keys}")
-        if not admitted_keys(self.keys, self.experiment.data.clients):
-            raise UserError(
-                f"{self.keys} has no key of a client; admit devices with: catchment keys {self.keys} --add FILE "
-                "--client-id K"
-            )
 
     def _start_clients(self) -> None:
         host = self.settings.host

@@ -88,7 +88,7 @@ class Flower(Transport):
 
     @property
     def now(self) -> float:
-        """Seconds of real time that the run has taken, resumes included."""
+        """Seconds of real time that the run has taken, resumes included, but not the wait for everybody."""
         return self._offset + time.monotonic() - self._began
 
     # ---- who is there ----
@@ -113,7 +113,9 @@ class Flower(Transport):
             self.waits = True
             self._sleep(pause(time.monotonic() - began))
         self.waits = False
-        self._waited = True
+        if not self._waited:
+            self._waited = True
+            self._began += time.monotonic() - began  # what takes long is people
         return [client for client in range(self._clients) if self._attendance.is_expected(client)]
 
     def states(self) -> dict[int, str]:

@@ -106,7 +106,7 @@ def plan(experiment: Experiment, *, seconds: float = SECONDS, measure: bool = Tr
     if experiment.data.own:
         raise ExperimentError(
             'a plan needs to know how many samples each device has; with data.partition "own" only the devices know: '
-            "plan with the partition that you expect, such as --set data.partition.name=iid"
+            "plan with the partition that you expect, such as --set data.partition.name=iid, and data of that size"
         )
     world = experiment.build_world()
     late = experiment.participation.deadline is not None

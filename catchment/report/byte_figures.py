@@ -64,7 +64,9 @@ def bytes_per_round(runs: Sequence[RunFiles]) -> Drawing | None:
             from_zero(axes)
         round_axis(axes)
 
-    note = "Up and down together, without evaluation; a logarithmic axis cannot show rounds of 0 bytes."
+    note = "Up and down together, without evaluation."
+    if not all(all(curve.y) for curve in lines):
+        note += " A logarithmic axis cannot show rounds of 0 bytes."
     return Drawing("Bytes per round", note, draw)
 
 

@@ -8,7 +8,7 @@ from catchment.runs.reading import RunFiles
 
 NOTES = {
     "virtual time": "The time that the simulated devices would have needed; runs on ideal devices need none.",
-    "real time": "The time since the start of the run, on real machines, without interruptions.",
+    "real time": "The time since all clients were there, on real machines, without interruptions.",
 }
 
 

@@ -19,7 +19,7 @@ TROUBLES = ("lost", "late", "failed", "refused")  # replies that went wrong
 SHARES = ("accuracy", "balanced_accuracy", "macro_f1", "worst_recall", "auroc")  # from 0 to 1, the higher the better
 LOWER_IS_BETTER = ("calibration_error",)
 NEWS = (  # of clients and rounds
-    "joined", "left", "forgot", "revoked", "missing", "restarted", "resumed", "undone", "suspended",
+    "joined", "declined", "left", "forgot", "revoked", "missing", "restarted", "resumed", "undone", "suspended",
 )  # fmt: skip
 
 
@@ -182,7 +182,7 @@ class Round:
     bytes: Bytes
     seconds: float  # of wall time, since the record of the round before
     spent: Spent = field(default_factory=Spent)
-    virtual_seconds: float  # since the start of the run: of the simulated devices, or real ones over Flower
+    virtual_seconds: float  # of the run: of the simulated devices, or over Flower real ones since all were there
     events: list[Event]
     probe: Inversion | None = None
 

@@ -18,7 +18,7 @@ from catchment.runs.reading import number_of, read_plan
 from catchment.runs.records import LedgerRound, Result, Round
 
 RECENT = 5  # rounds whose time says how long the others will take
-TROUBLE = ("late", "lost", "failed", "refused", "flagged", "suspended", "left", "revoked", "missing")
+TROUBLE = ("late", "lost", "failed", "refused", "flagged", "suspended", "declined", "left", "revoked", "missing")
 SILENCE = 20.0  # seconds without a sign of life of the server, after which nobody knows who is there
 EVENTS = 100  # the last ones, on the page of a run
 

@@ -104,7 +104,7 @@ def test_only_devices_with_their_own_key_join_and_only_the_right_server(tmp_path
         result = machines.result()
         assert result["lost"] == result["failed"] == 0
         assert machines.rounds()[-1]["more"] == {"client 0": 3.0, "client 1": 3.0}
-        (refused,) = {event["why"].partition(": ")[2] for _, event in machines.events("refused")}
+        (refused,) = {event["why"].partition(": ")[2] for _, event in machines.events("declined")}
         assert "its key is that of client 1" in refused
 
 

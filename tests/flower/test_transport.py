@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import deque
+from types import SimpleNamespace
 
 import pytest
 
@@ -302,7 +303,7 @@ def test_a_device_that_refused_is_greeted_again_and_may_think_better_of_it(monke
     monkeypatch.setattr(attendance, "AGAIN", 0.0)
     while carrier.roster(2) != [0, 1]:
         pass
-    assert [event["what"] for event in carrier.news()] == ["joined", "refused", "joined"]
+    assert [event["what"] for event in carrier.news()] == ["joined", "declined", "joined"]
 
 
 def test_a_client_that_comes_later_takes_part_from_then_on():
@@ -572,7 +573,7 @@ def test_a_node_speaks_only_for_the_client_whose_key_it_has():
     grid = Grid(n10=node(0), n11=node(0))
     carrier = transport(grid, client_of={10: 0, 11: 1}.get)
     assert carrier.roster(1) == [0]
-    (refused,) = [event for event in carrier.news() if event["what"] == "refused"]
+    (refused,) = [event for event in carrier.news() if event["what"] == "declined"]
     assert "its key is that of client 1" in refused["why"]
 
 
@@ -600,6 +601,22 @@ def test_the_clock_goes_on_after_a_resume():
     assert [event["what"] for event in second.news()] == ["resumed"]
 
 
+def test_the_clock_leaves_out_the_wait_for_everybody_and_no_other(monkeypatch):
+    grid, clock = Grid(n10=node(0)), [0.0]
+    monkeypatch.setattr(transport_module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+
+    def sleep(seconds):
+        clock[0] += 60.0
+        grid.nodes[10 + len(grid.nodes)] = node(len(grid.nodes))
+
+    carrier = transport(grid, clients=2, wait=100.0, least=2, sleep=sleep)
+    assert carrier.roster(1) == [0, 1]
+    assert carrier.now == 0.0
+    del grid.nodes[11]
+    assert carrier.roster(2) == [0, 1]
+    assert carrier.now == 60.0
+
+
 def test_nodes_hear_that_the_run_is_over():
     grid = Grid(n10=node(0))
     carrier = transport(grid, clients=1)
@@ -620,7 +637,7 @@ def test_a_device_that_waits_for_approval_is_known_by_its_client():
     carrier.roster(1)
     assert carrier.states() == {0: "connected", 1: "waits for approval", 2: "away", 3: "away", 4: "away"}
     (noted,) = [event for event in carrier.news() if event["client"] == 1]
-    assert noted["what"] == "refused"
+    assert noted["what"] == "declined"
 
     keyed = transport(
         Grid(**nodes, n13=node(3, hello=lambda message: None)), clients=5,
