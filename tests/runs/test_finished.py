@@ -10,7 +10,8 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
-from worlds import METHODS, PHONES, experiment
+from marks import quick
+from worlds import METHODS, ONE_EACH, PHONES, experiment
 
 import catchment
 from catchment.core.method import Method
@@ -52,7 +53,7 @@ def test_these_methods_give_clients_a_model():
     assert {"fedavg", "fedprox", "standalone", "centralized"} <= set(GIVING)
 
 
-@pytest.mark.parametrize("name", GIVING)
+@pytest.mark.parametrize("name", quick(ONE_EACH, GIVING))
 def test_a_clients_model_scores_what_the_result_says(name, tmp_path):
     catchment.run(experiment(name, **PHONES), out=tmp_path / "run")
     run = catchment.Run(tmp_path / "run", trust=True)
