@@ -6,8 +6,6 @@ Arrays are `images`, uint8 `[N, H, W]` or `[N, H, W, C]`, and `labels` `[N]` or 
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -116,7 +114,9 @@ def _opened(file: Path) -> Iterator[Any]:
     try:
         with file.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
             yield arrays
-    except (OSError, ValueError, EOFError, TypeError, zipfile.BadZipFile, zlib.error) as error:
+    except DataError:
+        raise
+    except Exception as error:  # damaged files, and those that claim what they do not have, raise many kinds of errors
         reason = str(error).partition("\n")[0]
         raise DataError(f"{file} is damaged or is not a file of NumPy arrays ({reason}); write it again") from error
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
@@ -50,7 +51,7 @@ def open_csv(file: Path) -> ImageFiles:
     if not listed:
         raise DataError(f"{file} has no rows")
     beside = (file.parent, file.with_suffix(""))
-    base = next((folder for folder in beside if (folder / listed[0][0]).exists()), file.parent)
+    base = next((folder for folder in beside if os.path.exists(folder / listed[0][0])), file.parent)
     return ImageFiles(str(file), [base / name for name, _ in listed], [value for _, value in listed])
 
 

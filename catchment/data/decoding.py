@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -40,7 +41,7 @@ def gathered(images: Iterable[tuple[str, Any]], count: int, whole: str, fit: Fit
         try:
             pixels = pixels_of(value, place)
         except DataError as error:
-            left_out.append(str(error))
+            left_out.append(printable(error))
             continue
         if fit != AS_THEY_COME:
             pixels = fit(torch.tensor(pixels[None]))[0].numpy()
@@ -94,7 +95,7 @@ def decoded(encoded: bytes | None, place: str) -> NDArray[np.uint8]:
 
 
 def _bytes(file: Path) -> bytes:
-    if not file.is_file():  # a device or a pipe would be read for ever
+    if not os.path.isfile(file):  # a device or a pipe would be read for ever
         raise DataError(f"there is no file {file}")
     try:
         return file.read_bytes()

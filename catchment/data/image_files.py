@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,8 @@ class ImageFiles:
 
     def labels(self) -> NDArray[Any]:
         """The labels as text, or as numbers if all are."""
-        plain = all(value.isdecimal() and value == str(int(value)) and len(value) < 19 for value in set(self.values))
+        check_names(self.values, self.place)
+        plain = all(len(value) < 19 and value.isdecimal() and value == str(int(value)) for value in set(self.values))
         return np.array(self.values, dtype=np.int64 if plain else np.str_)
 
     def images(self, rows: NDArray[np.int64], fit: Fit) -> Pixels:
@@ -36,7 +38,13 @@ class ImageFiles:
 
     def check_inside(self, folder: Path) -> None:
         """Refuse files outside of a folder, also those that a link leads to."""
-        root = folder.resolve()
+        root = os.path.realpath(folder)
         for path in self.paths:
-            if not path.resolve().is_relative_to(root):
+            if os.path.isfile(path) and not Path(os.path.realpath(path)).is_relative_to(root):
                 raise DataError(f"{path}, of {self.place}, lies outside of {folder}, and nothing else is read; copy it")
+
+
+def check_names(names: Iterable[str], place: str) -> None:
+    """Refuse names of classes that cannot be written, or that do more to a terminal than be shown."""
+    if odd := sorted({name for name in names if not name.isprintable()}):
+        raise DataError(f"{place} has a class called {ascii(odd[0])[:100]}; rename it in printable characters")

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from catchment.data.decoding import Pixels, gathered
 from catchment.data.fitting import Fit
 from catchment.data.hub_columns import label_column
-from catchment.errors import DataError, needs
+from catchment.errors import DataError, needs, printable
 
 with needs("reading Parquet files", "research"):
     import pyarrow as pa
@@ -84,7 +84,7 @@ def reading(file: Path) -> Iterator[None]:
     """Errors of a Parquet file as one sentence."""
     try:
         yield
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = str(error).partition("\n")[0]
         raise DataError(f"{file} is damaged or is not a Parquet file ({reason}); copy or download it again") from error
 
@@ -93,24 +93,36 @@ def _columns(file: Path) -> tuple[str, str, tuple[str, ...] | None]:
     """The image column, the label column, and the class names if the schema has them."""
     with reading(file):
         schema = pq.read_schema(file)
-    images = [field.name for field in schema if is_image(field.type)]
+        images = [field.name for field in schema if is_image(field.type)]
+        labels = [field.name for field in schema if _is_label(field.type)]
     if len(images) != 1:
         found = f"{len(images)} image columns" if images else "no image column"
         raise DataError(
             f"{file} has {found}, expected one (a struct with a binary field bytes); "
             f"its columns are {', '.join(schema.names)}"
         )
-    features = json.loads((schema.metadata or {}).get(b"huggingface", "{}")).get("info", {}).get("features", {})
-    labels = [field.name for field in schema if _is_label(field.type)]
-    classes = [name for name in labels if features.get(name, {}).get("_type") == "ClassLabel"]
+    named = _class_names(file, (schema.metadata or {}).get(b"huggingface", b"{}"))
+    classes = [name for name in labels if name in named]
     known = label_column(labels, classes)
     if known is None:
         raise DataError(
             f'{file} has no label column: name a column of whole numbers or text "label"; '
             f"its columns are {', '.join(schema.names)}"
         )
-    names = features.get(known, {}).get("names")
-    return images[0], known, tuple(names) if names else None
+    return images[0], known, named.get(known)
+
+
+def _class_names(file: Path, metadata: bytes) -> dict[str, tuple[str, ...] | None]:
+    """By column of classes: their names, if they have any."""
+    try:
+        features = json.loads(metadata).get("info", {}).get("features", {})
+        kinds = {name: kind for name, kind in features.items() if isinstance(kind, dict)}
+        classes = {name: kind.get("names") for name, kind in kinds.items() if kind.get("_type") == "ClassLabel"}
+        return {name: tuple(map(str, names)) if names else None for name, names in classes.items()}
+    except (ValueError, AttributeError, TypeError) as error:
+        raise DataError(
+            f"{file} describes its columns in a way that cannot be read ({printable(error)}); save it again"
+        ) from error
 
 
 def is_image(kind: Any) -> bool:

@@ -18,6 +18,7 @@ from catchment.data.boxes import find_boxes, read_boxes
 from catchment.data.decoding import Pixels
 from catchment.data.download import download_set
 from catchment.data.fitting import AS_THEY_COME, Fit
+from catchment.data.image_files import check_names
 from catchment.data.samples import Dataset, Normalisation, Samples, with_statistics
 from catchment.data.splits import FORMS, Source, Split, cut, find_split, is_given, source_of_files, source_of_given
 from catchment.errors import DataError, ExperimentError, needs
@@ -114,6 +115,7 @@ def load(
         raise ExperimentError(
             f'unknown data set "{name}" (not a folder or "module:function" either); {did_you_mean(name, STATISTICS)}'
         )
+    check_names(dataset.classes, f'data set "{name}"')
     if own:
         dataset = replace(dataset, train=dataset.train.select(torch.arange(0)))
     for part, samples in (("train", dataset.train), ("test", dataset.test)):

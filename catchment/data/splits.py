@@ -174,6 +174,8 @@ def cut(split: Split, share: float, seed: int) -> tuple[Split, Split]:
         own = np.flatnonzero(labels == value)
         count = min(max(1, round(share * len(own))), len(own) - 1)
         rows += numpy_generator(seed, "test_share", str(value)).permutation(own)[:count].tolist()
+    if not rows:
+        raise DataError(f"{split.place} has one row of each class, and none of them can be for testing; add more")
     chosen = np.array(sorted(rows), dtype=np.int64)
     return SomeRows(split, np.setdiff1d(np.arange(len(labels)), chosen)), SomeRows(split, chosen)
 

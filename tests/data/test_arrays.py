@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -141,15 +143,30 @@ def test_what_cannot_be_a_split_is_one_sentence(tmp_path: Path, case: str) -> No
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("damage", ["half", "no zip", "changed"])
+def claiming(rows: int) -> bytes:
+    """A small file that says that it has this many images."""
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": (rows, 8, 8)})
+    labels, file = io.BytesIO(), io.BytesIO()
+    np.save(labels, LABELS)
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("images.npy", header.getvalue())
+        archive.writestr("labels.npy", labels.getvalue())
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("damage", ["half", "no zip", "changed", "huge", "later"])
 def test_damaged_files_are_one_sentence(tmp_path: Path, damage: str) -> None:
     save(tmp_path / "train.npz", images=GREY, labels=LABELS)
     save(tmp_path / "test.npz", images=GREY, labels=LABELS)
     whole = (tmp_path / "train.npz").read_bytes()
+    needed = whole.index(b"PK\1\2") + 6  # the version of ZIP that is needed
     damaged = {
         "half": whole[: len(whole) // 2],
         "no zip": b"images, labels",
         "changed": whole.replace(bytes(64), b"\1" * 64, 1),  # a checksum does not fit
+        "huge": claiming(10**13),
+        "later": whole[:needed] + b"\x63" + whole[needed + 1 :],  # a version of ZIP that is to come
     }
     assert damaged[damage] != whole
     (tmp_path / "train.npz").write_bytes(damaged[damage])

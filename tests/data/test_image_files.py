@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -300,6 +301,37 @@ def test_lists_that_cannot_be_read_are_one_sentence(tmp_path: Path, text: str, s
         read(write(tmp_path / "x.csv", text))
 
 
+def test_a_list_may_say_anything(tmp_path: Path) -> None:
+    """Paths that no system takes are files that are not there; labels of many digits are text."""
+    for name in ("a", "b", "c", "d"):
+        save(tmp_path / f"{name}.png", 1)
+    lines = ["a.png,1", "b.png,1", f"c.png,{'9' * 5000}", f"d.png,{'9' * 5000}"]
+    dataset = read(write(tmp_path / "x.csv", "\n".join(["path,label", f"{'x' * 5000},1", "nul\0.png,1", *lines])))
+    assert dataset.classes == ("1", "9" * 5000)
+    assert sum(dataset.faults.values()) == 2
+
+
+@pytest.mark.parametrize("name", [b"\xff", b"a\x1b[2Jb", b"a\nb"])
+def test_classes_that_cannot_be_shown_are_refused(tmp_path: Path, name: bytes) -> None:
+    for folder in (os.fsencode(tmp_path) + b"/" + name, os.fsencode(tmp_path) + b"/fine"):
+        try:
+            os.mkdir(folder)
+        except OSError:
+            pytest.skip("this system has no such names")
+        for number in range(2):
+            save(Path(os.fsdecode(folder)) / f"{number}.png", number)
+    with pytest.raises(DataError, match=r"has a class called '.*\\.*'; rename it in printable characters") as caught:
+        read(tmp_path)
+    assert str(caught.value).isprintable()
+
+
+def test_one_image_of_each_class_is_too_few(tmp_path: Path) -> None:
+    for name in ("cat", "dog"):
+        save(tmp_path / name / "a.png", 1)
+    with pytest.raises(DataError, match="has one row of each class, and none of them can be for testing; add more"):
+        read(tmp_path)
+
+
 # ---- MedMNIST
 
 
@@ -373,6 +405,9 @@ def test_a_device_reads_nothing_outside_of_its_folder(tmp_path: Path) -> None:
         DataError, match=r"dog/b\.png, of .*own, lies outside of .*own, and nothing else is read; copy it"
     ):
         own_division(tmp_path / "own", FORM, 0, 1, FIT)
+    (tmp_path / "own/dog/b.png").unlink()
+    (tmp_path / "own/dog/b.png").symlink_to("b.png")  # leads nowhere
+    assert len(own_division(tmp_path / "own", FORM, 0, 1, FIT).client(0)) == 1
     for path in ("../secret.png", tmp_path / "secret.png"):
         write(tmp_path / "listed/labels.csv", f"path,label\n{path},dog\n")
         with pytest.raises(DataError, match=r"secret\.png, of .*labels\.csv, lies outside of .*listed"):

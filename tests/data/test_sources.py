@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -419,6 +420,31 @@ def test_wrong_labels(folder: Path, write_split: Write, random_images: Draw) -> 
     write_split(folder / "train.parquet", random_images(3), [0, 1, 2])
     with pytest.raises(DataError, match=r"labels are text in one of .* and numbers in the other"):
         read(folder)
+
+
+@pytest.mark.parametrize(
+    "said", ["{", "[]", '{"info": null}', '{"info": {"features": {"label": {"_type": "ClassLabel", "names": 5}}}}']
+)
+def test_columns_that_are_described_in_no_way_that_is_known(folder: Path, said: str) -> None:
+    table = pq.read_table(folder / "train.parquet").replace_schema_metadata({"huggingface": said})
+    pq.write_table(table, folder / "train.parquet")
+    with pytest.raises(
+        DataError, match=r"train\.parquet describes its columns in a way that cannot be read \(.*\); save"
+    ):
+        read(folder)
+
+
+def test_descriptions_of_other_columns_may_be_anything(folder: Path) -> None:
+    features = {
+        "label": {"_type": "ClassLabel", "names": ["a", "b", "c", "d"]},
+        "tags": [{"dtype": "string"}],
+        "x": None,
+    }
+    for split in ("train", "test"):
+        table = pq.read_table(folder / f"{split}.parquet")
+        said = json.dumps({"info": {"features": features}})
+        pq.write_table(table.replace_schema_metadata({"huggingface": said}), folder / f"{split}.parquet")
+    assert read(folder).classes == ("a", "b", "c", "d")
 
 
 def test_a_split_without_rows(folder: Path) -> None:
