@@ -87,7 +87,7 @@ def test_a_failed_fetch_is_one_sentence(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_without_the_package_the_error_says_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(DataError, match=r"needs the package datasets: pip install 'catchment\[hub\]'"):
+    with pytest.raises(DataError, match=r"needs the package datasets: pip install 'catchment-fl\[hub\]'"):
         fetch(tmp_path)
 
 

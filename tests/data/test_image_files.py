@@ -235,7 +235,7 @@ def test_other_sets_are_scaled_too(tmp_path: Path, random_images: Callable[..., 
     [
         ({"channels": 2}, r"data\.channels is 2; 1 \(grey\) or 3 \(colour\) is expected"),
         ({"size": 0}, r"data\.size is 0; at least 1 is expected"),
-        ({"test_share": 1}, r"data\.test_share is 1\.0; a share between 0 and 1 is expected"),
+        ({"test_share": 1}, r"data\.test_share is 1; a share between 0 and 1 is expected"),
         ({"test_share": 0.5, "partition": {"name": "own"}}, r"data\.test_share is about samples that are dealt"),
     ],
 )
