@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from marks import quick
 from worlds import HERE, METHODS
 
 import catchment
@@ -94,11 +95,8 @@ ASYNCHRONOUS = (
     "fedgkt, asynchronous, sign-flip",
 )  # what is in flight at the end is booked by who had it come
 QUICK = ("fedavg", "fedgkt", "oneshot")
-TRIED = [
-    name if name in QUICK else pytest.param(name, marks=pytest.mark.slow)
-    for name in METHODS
-    if name not in (*DIVIDED, *LIARS, "fedkgf, detection")  # these folders hold digits, without boxes
-]
+BOXES = "fedkgf, detection"  # these folders hold digits, without boxes
+TRIED = quick(QUICK, [name for name in METHODS if name not in (*DIVIDED, *LIARS, BOXES)])
 
 
 @pytest.mark.parametrize("name", TRIED)

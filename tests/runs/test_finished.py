@@ -8,9 +8,9 @@ import shutil
 
 import pytest
 import torch
+from marks import quick
 from safetensors import safe_open
 from safetensors.torch import load_file
-from marks import quick
 from worlds import METHODS, ONE_EACH, PHONES, experiment
 
 import catchment
