@@ -41,15 +41,18 @@ class Listener(socket.socket):
         self._lines: list[tuple[socket.socket, str]] = []  # and whose they are
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """The next connection for which there is room."""
-        while True:
-            line, address = super().accept()
-            self._lines = [(other, whose) for other, whose in self._lines if other.fileno() >= 0]
-            own = sum(whose == address[0] for _, whose in self._lines)
-            if len(self._lines) < self._room and own < self._room // 2:
-                self._lines.append((line, address[0]))
-                return line, address
+        """The next connection, if there is room for it.
+
+        After one without room the event loop goes on, as if nobody waited: a flood of them holds up nobody else.
+        """
+        line, address = super().accept()
+        self._lines = [(other, whose) for other, whose in self._lines if other.fileno() >= 0]
+        own = sum(whose == address[0] for _, whose in self._lines)
+        if len(self._lines) >= self._room or own >= self._room // 2:
             line.close()
+            raise BlockingIOError("there is no room for this connection")
+        self._lines.append((line, address[0]))
+        return line, address
 
 
 class Loop(asyncio.SelectorEventLoop):

@@ -261,6 +261,19 @@ def test_connections_for_which_there_is_no_room_are_hung_up_on_and_there_is_room
         until(answered, "room", 60)
 
 
+def test_whoever_floods_the_link_with_connections_does_not_hold_up_its_loop(monkeypatch):
+    monkeypatch.setattr(listening, "CONNECTIONS", 2)
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(listening.Listener(listen("127.0.0.1", 0)))
+        listener.setblocking(False)
+        lines = [stack.enter_context(socket.create_connection(listener.getsockname(), 60)) for _ in range(3)]
+        stack.enter_context(listener.accept()[0])
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+        assert lines[1].recv(1) == b""
+        assert select.select(lines[2:], [], [], 0.2)[0] == []
+
+
 def test_files_are_left_for_the_run(monkeypatch):
     resource = pytest.importorskip("resource")
     for files, expected in ((1_000_000, 2000), (1024, 768), (300, 150), (resource.RLIM_INFINITY, 2000)):
