@@ -111,6 +111,10 @@ def schema(kind: Any) -> Table:
     for base in filter(is_dataclass, kind.__mro__[1:]):  # pydantic has the docstrings of the class itself alone
         for name, field in parts(base)[0]["properties"].items():
             parts(whole)[0]["properties"][name].setdefault("description", field.get("description", ""))
+    for table in (whole, *whole.get("$defs", {}).values()):
+        for field in table.get("properties", {}).values():
+            if "description" in field:
+                field["description"] = " ".join(field["description"].split())
     return whole
 
 

@@ -13,6 +13,7 @@ from catchment.device.disk import approve as approve_run
 from catchment.device.policy import FILE, REVEALING, Allow, Policy
 from catchment.device.showing import described
 from catchment.errors import UserError
+from catchment.reading import read_table
 
 
 def join(
@@ -78,7 +79,8 @@ def _write_policy(path: Path, given: dict[str, Any], leaves: list[str]) -> None:
             raise UserError("--init needs the server's HOST:PORT and --client-id")
     if path.exists():
         raise UserError(f"{path} exists already; change it with a text editor, or remove it first")
-    made = Policy(**given, allow=Allow(leaves=(*Allow().leaves, *leaves)))
+    table = {name: str(value) if isinstance(value, Path) else value for name, value in given.items()}
+    made = read_table(Policy, {**table, "allow": {"leaves": [*Allow().leaves, *leaves]}})
     made.write(path)
     say(path.read_text(encoding="utf-8"))
     say(f"{path} is written; look at it, then take part with: catchment join")
