@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-from catchment.costs.compute import macs
+from catchment.core.architecture import macs
 from catchment.models import build
 
 RESULTS = Path(__file__).parent / "results" / "edge_cost.json"

@@ -99,8 +99,8 @@ def memory(field: str) -> int:
 def measure(way: str, clients: int, directory: str | None) -> dict:
     """One round; the weights at its end are hashed, as both ways must train the same."""
     from catchment.core.fleet import Fleet
+    from catchment.core.ledger import Ledger
     from catchment.core.server import Server
-    from catchment.costs.ledger import Ledger
     from catchment.engines.fake import Fake
 
     world = build_world(clients)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from catchment import models
-from catchment.costs.compute import macs
 from catchment.errors import CatchmentError, ModelError
 from catchment.learning.precision import Precision, in_precision
 from catchment.learning.training import Weights, copy_weights, load_weights, tensors_of
@@ -120,3 +120,13 @@ def _facts(architecture: Architecture) -> ModelFacts:
     spatial = any(isinstance(part, nn.Conv2d) for part in module.modules())
     shape_of_outputs = tuple(getattr(outputs, "shape", ()))
     return ModelFacts(initial, models.parameters(module), counts, draws, shape_of_outputs, spatial, features)
+
+
+def macs(module: nn.Module, shape: Sequence[int]) -> int:
+    """Multiply-accumulates of one forward pass for one sample of this shape."""
+    training = module.training
+    module.eval()
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        module(torch.zeros(1, *shape, device=next(module.parameters(), torch.empty(0)).device))
+    module.train(training)
+    return int(counter.get_total_flops()) // 2  # the counter books a multiply and an add as two

@@ -16,11 +16,11 @@ from catchment.codecs import Wire
 from catchment.core.expectations import Expectations
 from catchment.core.inflight import FOREVER, Arrival, InFlight, InFlightSnapshot
 from catchment.core.intake import Accept, Intake, Reply
+from catchment.core.ledger import Ledger
 from catchment.core.method import Method, contract
 from catchment.core.outcomes import Outcomes
 from catchment.core.stopwatch import Stopwatch
 from catchment.core.transport import Transport
-from catchment.costs.ledger import Ledger
 from catchment.errors import ProtocolError
 from catchment.exchange.message import Message
 from catchment.exchange.payload import Payload

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from catchment.costs.memory import PeakMemory, counting, uncounted
 from catchment.randomness import torch_generator
+from catchment.runs.rehearsal import PeakMemory, counting, uncounted
 
 Values = Literal["quiet", "loud"]
 """What a hollow module returns, and its gradients: zeros, or noise that is always other. It predicts class 0."""

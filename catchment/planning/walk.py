@@ -25,7 +25,6 @@ from catchment.codecs.stage import Form, Stage
 from catchment.config.experiment import Experiment
 from catchment.core.transport import Snapshot, Transport
 from catchment.core.world import World
-from catchment.costs.memory import PeakMemory, counting, uncounted
 from catchment.data import Division, Samples
 from catchment.exchange.request import Request, Response
 from catchment.learning.parallel import Together, sharing
@@ -33,6 +32,7 @@ from catchment.planning.hollow import Values, hollow
 from catchment.privacy.inversion import ProbeSettings
 from catchment.robust.inspection import Inspection
 from catchment.runs.loop import run_rounds
+from catchment.runs.rehearsal import PeakMemory, counting, uncounted
 from catchment.tasks import CLASSIFICATION
 
 COUNTED = 160  # bytes of header that a stage may add for one tensor: names, counts, one more part

@@ -12,12 +12,12 @@ from typing import Any
 from catchment.config.experiment import Experiment
 from catchment.core.expectations import Expectations
 from catchment.core.fleet import Fleet
+from catchment.core.ledger import Ledger, summarise
 from catchment.core.method import Metrics
 from catchment.core.server import Server
 from catchment.core.stopwatch import Stopwatch
 from catchment.core.transport import Transport
 from catchment.core.world import World
-from catchment.costs.ledger import Ledger, summarise
 from catchment.data.pictures import sheet
 from catchment.errors import Diverged, ProtocolError, RunError, UserError
 from catchment.exchange.request import VALIDATION, Request

@@ -9,9 +9,9 @@ from typing import Any
 from catchment.config.experiment import Experiment
 from catchment.core.architecture import Architecture
 from catchment.core.expectations import Expectations
+from catchment.core.ledger import Ledger
 from catchment.core.method import Metrics, SameForAll
 from catchment.core.world import World
-from catchment.costs.ledger import Ledger
 from catchment.privacy.disclosure import disclosed
 from catchment.robust import AttackPlan
 from catchment.runs.falling import fall_of

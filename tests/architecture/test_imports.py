@@ -13,7 +13,7 @@ LAYERS = (
     "errors", "version", "names", "reading", "randomness", "process", "files",  # modules that anybody may use
     "exchange",  # what travels
     "tasks", "data", "models", "learning", "export",  # machine learning, which knows nothing of federation
-    "codecs", "robust", "costs",  # what looks at messages
+    "codecs", "robust",  # what looks at messages
     "client",  # a client's side of a request, whatever runs its handlers
     "core",  # the interface between algorithms and engines
     "families", "methods",

@@ -10,8 +10,8 @@ from torch import Tensor
 from worlds_by_hand import HandlersOnly
 
 from catchment.core.fleet import Fleet, _in_order
+from catchment.core.ledger import Ledger
 from catchment.core.method import on_client
-from catchment.costs.ledger import Ledger
 from catchment.engines.fake import Fake
 from catchment.errors import ProtocolError, RunError
 from catchment.exchange.message import Message

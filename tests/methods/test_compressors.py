@@ -13,8 +13,8 @@ import catchment
 from catchment.codecs import Wire
 from catchment.core.fleet import Fleet
 from catchment.core.intake import Reply
+from catchment.core.ledger import Ledger
 from catchment.core.server import Server
-from catchment.costs.ledger import Ledger
 from catchment.engines.inprocess import InProcess
 from catchment.errors import ExperimentError
 from catchment.exchange.message import Message

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 
+import formulas
 import pytest
 import torch
 from worlds import experiment
@@ -14,11 +15,10 @@ from worlds_by_hand import linear, world
 import catchment
 from catchment.core.client import Client
 from catchment.core.fleet import Fleet
+from catchment.core.ledger import Ledger
 from catchment.core.method import on_client
 from catchment.core.server import Server
 from catchment.core.worker import WorkerCache
-from catchment.costs import formulas
-from catchment.costs.ledger import Ledger
 from catchment.data import Division, Samples
 from catchment.data.parts import Parts
 from catchment.engines.inprocess import InProcess

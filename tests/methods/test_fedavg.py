@@ -11,9 +11,9 @@ from worlds_by_hand import world
 from catchment.core.client import Client
 from catchment.core.expectations import Expectations
 from catchment.core.fleet import Fleet
+from catchment.core.ledger import Ledger
 from catchment.core.method import on_client
 from catchment.core.server import Server
-from catchment.costs.ledger import Ledger
 from catchment.engines.inprocess import InProcess
 from catchment.errors import ModelError
 from catchment.families.weights import GlobalModel, LocalModel

@@ -16,9 +16,9 @@ import catchment
 from catchment.core.client import Client
 from catchment.core.expectations import Expectations
 from catchment.core.fleet import Fleet
+from catchment.core.ledger import Ledger
 from catchment.core.server import Server
 from catchment.core.worker import WorkerCache
-from catchment.costs.ledger import Ledger
 from catchment.data import Division, Samples
 from catchment.data.parts import Parts
 from catchment.engines.inprocess import InProcess

@@ -16,8 +16,8 @@ import catchment
 from catchment import models
 from catchment.core.fleet import Fleet
 from catchment.core.intake import Reply
+from catchment.core.ledger import Ledger
 from catchment.core.server import Server
-from catchment.costs.ledger import Ledger
 from catchment.engines.inprocess import InProcess
 from catchment.errors import ExperimentError, ModelError
 from catchment.export import open_model

@@ -17,10 +17,10 @@ from worlds_by_hand import world as by_hand
 import catchment
 from catchment.core.client import Client
 from catchment.core.fleet import Fleet
+from catchment.core.ledger import Ledger
 from catchment.core.method import on_client
 from catchment.core.server import Server
 from catchment.core.worker import WorkerCache
-from catchment.costs.ledger import Ledger
 from catchment.engines.inprocess import InProcess
 from catchment.errors import Diverged, ExperimentError, ModelError
 from catchment.exchange.request import Request

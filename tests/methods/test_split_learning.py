@@ -19,9 +19,9 @@ from catchment.client.state import Versions
 from catchment.core.client import Client
 from catchment.core.expectations import Expectations
 from catchment.core.fleet import Fleet
+from catchment.core.ledger import Ledger
 from catchment.core.server import Server
 from catchment.core.worker import WorkerCache
-from catchment.costs.ledger import Ledger
 from catchment.engines.inprocess import InProcess
 from catchment.errors import ExperimentError, ModelError
 from catchment.exchange.message import Message

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from catchment import models
-from catchment.costs.memory import PeakMemory
 from catchment.planning.hollow import hollow
+from catchment.runs.rehearsal import PeakMemory
 
 
 def test_a_hollow_module_returns_the_shape_and_counts_the_work():

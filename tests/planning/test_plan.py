@@ -9,10 +9,10 @@ from marks import quick
 from worlds import METHODS, ONE_EACH, PHONES, experiment
 
 import catchment
-from catchment.costs.memory import PeakMemory
 from catchment.errors import ExperimentError
 from catchment.planning.plan import plan
 from catchment.planning.walk import real
+from catchment.runs.rehearsal import PeakMemory
 
 VALUES_MATTER = {
     "fedgkt, coded", "oneshot, coded", "fedgems", "fedavg, coded", "fedgkt, asynchronous, sign-flip",

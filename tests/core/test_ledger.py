@@ -4,7 +4,7 @@ import itertools
 
 import torch
 
-from catchment.costs.ledger import FRAMING, Ledger, summarise
+from catchment.core.ledger import FRAMING, Ledger, summarise
 from catchment.exchange import message as messages
 from catchment.exchange.message import Message
 from catchment.exchange.request import Request, Response

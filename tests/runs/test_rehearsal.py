@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from catchment.costs.memory import PeakMemory, counting, uncounted
+from catchment.runs.rehearsal import PeakMemory, counting, uncounted
 
 BATCH, WIDTH, HIDDEN, CLASSES = 4, 10, 20, 5
 WEIGHTS = 4 * (WIDTH * HIDDEN + HIDDEN + HIDDEN * CLASSES + CLASSES)

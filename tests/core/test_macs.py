@@ -3,7 +3,7 @@
 import pytest
 from torch import nn
 
-from catchment.costs.compute import macs
+from catchment.core.architecture import macs
 
 
 @pytest.mark.parametrize(

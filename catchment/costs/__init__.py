@@ -1,1 +1,0 @@
-"""What an experiment costs: bytes, multiply-accumulates, memory."""
