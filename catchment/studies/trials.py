@@ -160,6 +160,8 @@ class Trials:
         self.seconds = seconds
         self.folder = Folder(folder)
         self.not_tried = {one.method: one.why_not for one in facts.candidates if one.why_not}
+        if len(self.not_tried) == len(facts.candidates):
+            raise self._nothing()
         all_sizes = sizes(experiment, facts.train)
         self.smallest = all_sizes[-1]
         candidates = [one for one in facts.candidates if not one.why_not and self._is_affordable(one)]

@@ -136,6 +136,13 @@ def test_baselines_are_compared_and_not_chosen(tmp_path, monkeypatch):
         trials(tmp_path, "standalone", Candidate(method="fedmd", why_not="it needs public samples"))
 
 
+def test_where_no_method_fits_the_reasons_are_said(tmp_path):
+    """Nothing is measured then, not even how large the data are."""
+    none = [Candidate(method="fedavg", why_not="it is too large"), Candidate(method="fedmd", why_not="so is it")]
+    with pytest.raises(ExperimentError, match="no method can be tried; fedavg: it is too large; fedmd: so is it"):
+        trials(tmp_path, *none, train=0, test=0)
+
+
 def test_what_is_as_good_with_half_of_the_bytes_is_named(tmp_path, monkeypatch):
     by_hand(
         monkeypatch, {("fedavg", 1.0): (0.5, 0.6, 0.8), ("fedcams", 1.0): (0.5, 0.6, 0.78), ("dgc", 1.0): (0.6,) * 3}
