@@ -168,9 +168,9 @@ def on_two_ranks(part: str) -> dict[str, Any]:
 def one_message() -> dict[str, Any]:
     """A run of every job on two ranks: what requests to the other took beyond the work on them."""
     from catchment import launch
-    from catchment.engines import work_queue
-    from catchment.engines.ranks import Ranks
-    from catchment.engines.seats import Seat
+    from catchment.client.seats import Seat
+    from catchment.simulation import work_queue
+    from catchment.simulation.ranks import Ranks
 
     work_queue.SHORT = 0.0  # also short work goes to the other rank
     answer, taken = Seat.answer, []
@@ -203,9 +203,9 @@ def one_step() -> dict[str, Any]:
     import torch.distributed as dist
 
     from catchment import launch
-    from catchment.engines.ranks import Ranks
     from catchment.learning import spread
     from catchment.methods.fedgkt import FedGKT
+    from catchment.simulation.ranks import Ranks
 
     hand_out, broadcast, train = spread._hand_out, dist.broadcast, FedGKT.train_server
     sent, seconds = {"rows": 0, "gradients": 0, "weights": 0}, {"rows": 0.0, "training": 0.0}
@@ -243,8 +243,8 @@ PARTS_OF_RANKS = {"one-message": one_message, "one-step": one_step}
 
 def in_a_rank(part: str) -> None:
     from catchment import launch
-    from catchment.engines.ranks import follow
     from catchment.process import this_rank
+    from catchment.simulation.ranks import follow
 
     if this_rank() == 0:
         print(json.dumps(PARTS_OF_RANKS[part]()))

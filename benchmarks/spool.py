@@ -98,10 +98,13 @@ def memory(field: str) -> int:
 
 def measure(way: str, clients: int, directory: str | None) -> dict:
     """One round; the weights at its end are hashed, as both ways must train the same."""
+
+    sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "helpers"))
+    from fake import Fake
+
     from catchment.core.fleet import Fleet
     from catchment.core.ledger import Ledger
     from catchment.core.server import Server
-    from catchment.engines.fake import Fake
 
     world = build_world(clients)
     server = Server(world, None if directory is None else Path(directory))

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from catchment.core.method import Method as Method, Metrics as Metrics, on_client as on_client
     from catchment.core.server import Server as Server
     from catchment.data import Batch as Batch, Dataset as Dataset, Normalisation as Normalisation, Samples as Samples
-    from catchment.engines.profiles import DeviceProfile as DeviceProfile
     from catchment.errors import CatchmentError as CatchmentError, RunError as RunError, UserError as UserError
     from catchment.exchange.message import Message as Message
     from catchment.exchange.payload import Payload as Payload
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from catchment.robust import Attack as Attack
     from catchment.robust.aggregators import Aggregator as Aggregator
     from catchment.runs.finished import Run as Run
+    from catchment.simulation.devices import DeviceProfile as DeviceProfile
     from catchment.studies.study import Study as Study
 
 _MODULES = {
@@ -39,7 +39,7 @@ _MODULES = {
     "CatchmentError": "catchment.errors",
     "Client": "catchment.core.client",
     "Dataset": "catchment.data",
-    "DeviceProfile": "catchment.engines.profiles",
+    "DeviceProfile": "catchment.simulation.devices",
     "Experiment": "catchment.config.experiment",
     "Fleet": "catchment.core.fleet",
     "Message": "catchment.exchange.message",

@@ -12,12 +12,12 @@ from tempfile import TemporaryDirectory
 from catchment import process
 from catchment.config.experiment import Experiment
 from catchment.core.world import World
-from catchment.engines.ranks import Ranks, own_device
 from catchment.errors import ExperimentError
 from catchment.process import this_rank
 from catchment.runs.directory import RESULT, begin, load_experiment
 from catchment.runs.journal import Record
 from catchment.runs.loop import Observer, ignore, run_rounds
+from catchment.simulation.ranks import Ranks, own_device
 
 Tell = Callable[[str], None]
 

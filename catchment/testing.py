@@ -29,10 +29,10 @@ from catchment.config.experiment import Experiment
 from catchment.config.objects import named
 from catchment.config.toml import merged
 from catchment.core.method import Method
-from catchment.engines import work_queue
 from catchment.exchange.message import Message
 from catchment.planning.plan import plan
 from catchment.randomness import torch_generator
+from catchment.simulation import work_queue
 
 SMALL: dict[str, Any] = {
     "rounds": 3,

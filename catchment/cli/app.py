@@ -113,8 +113,8 @@ def in_a_job(context: typer.Context) -> None:
     if context.invoked_subcommand not in RANKED:
         raise UserError(f"torchrun starts {', '.join(RANKED)} alone; start {context.invoked_subcommand} without it")
     if rank > 0:
-        from catchment.engines.ranks import follow
         from catchment.launch import world_of_rank
+        from catchment.simulation.ranks import follow
 
         follow(world_of_rank)
         raise typer.Exit

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 from catchment import data, models
 from catchment.codecs.rules import STAGES
 from catchment.data.sources import STATISTICS, WITH_BOXES
-from catchment.engines.profiles import PROFILES, DeviceProfile
 from catchment.learning import optimizers
 from catchment.methods import METHODS
 from catchment.names import resolve
@@ -24,6 +23,7 @@ from catchment.privacy.disclosure import disclosed
 from catchment.reading import Table, parts, range_of
 from catchment.robust import ATTACKS
 from catchment.robust.aggregators import AGGREGATORS
+from catchment.simulation.devices import PROFILES, DeviceProfile
 from catchment.tasks import TASKS
 
 IMAGE, FEATURES = (3, 32, 32), (16, 32, 32)  # shapes that models are described with

@@ -12,13 +12,13 @@ from catchment.cli.options import ExperimentFile, Out, RunDirectory, Settings, f
 from catchment.cli.output import progress, say, show_runs, warn
 from catchment.cli.watch import Watch, page_of
 from catchment.config.experiment import Experiment
-from catchment.engines.ranks import Ranks
 from catchment.errors import CatchmentError
 from catchment.export import FORMATS, open_model
 from catchment.process import this_rank
 from catchment.report import human_bytes
 from catchment.runs.directory import EXPERIMENT, RESULT, code_of, load_experiment
 from catchment.runs.finished import Run
+from catchment.simulation.ranks import Ranks
 
 
 def run(file: ExperimentFile, out: Out = None, settings: Settings = None, watch: Watch = False) -> None:

@@ -39,9 +39,6 @@ from catchment.core.patterns import check_fields, check_rules
 from catchment.core.transport import Transport
 from catchment.core.world import World
 from catchment.data import Division
-from catchment.engines.faults import Faults
-from catchment.engines.inprocess import InProcess
-from catchment.engines.ranks import Ranks
 from catchment.errors import ExperimentError
 from catchment.learning.precision import Precision, check_precision
 from catchment.methods import METHODS
@@ -52,6 +49,9 @@ from catchment.reading import Count, Whole, read_table, shown
 from catchment.robust import ATTACKS, Attack, AttackPlan
 from catchment.robust.aggregators import AGGREGATORS, Aggregator, Mean
 from catchment.robust.inspection import Inspection
+from catchment.simulation.devices import Faults
+from catchment.simulation.inprocess import InProcess
+from catchment.simulation.ranks import Ranks
 from catchment.tasks import CLASSIFICATION
 
 ENDED = {"batched": False, "spread": False}  # settings of earlier versions, and what files may still give them

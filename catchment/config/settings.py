@@ -11,11 +11,11 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from catchment import data
-from catchment.engines.profiles import PROFILES, DeviceProfile
 from catchment.errors import ExperimentError
 from catchment.learning.optimizers import OptimizerSettings
 from catchment.names import did_you_mean
 from catchment.reading import Count, NonNegative, Positive, Share, ShareFrom0, ShareTo1
+from catchment.simulation.devices import PROFILES, DeviceProfile
 
 
 @dataclass(frozen=True)

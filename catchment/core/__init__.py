@@ -1,1 +1,1 @@
-"""The narrow interface between algorithms and engines: method, client, server, fleet, and what they agree on."""
+"""The narrow interface between algorithms and transports: method, client, server, fleet, and what they agree on."""

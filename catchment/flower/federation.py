@@ -22,7 +22,6 @@ from typing import Any
 
 from catchment.config.experiment import Experiment
 from catchment.device.policy import Policy
-from catchment.engines.faults import Faults
 from catchment.errors import RunError, UserError
 from catchment.flower.control import ControlFiles
 from catchment.flower.telling import Telling
@@ -30,6 +29,7 @@ from catchment.keys.keys import make_device_key, make_federation_key
 from catchment.process import JOB
 from catchment.runs.directory import RESULT, ROUNDS
 from catchment.runs.journal import NewLines
+from catchment.simulation.devices import Faults
 
 Record = dict[str, Any]
 RESTARTS = 3  # how often the server routine is restarted without finishing a round in between

@@ -23,7 +23,6 @@ from catchment.core.transport import Transport
 from catchment.core.world import World
 from catchment.device.consent import announced
 from catchment.device.policy import digest
-from catchment.engines.ranks import Ranks
 from catchment.errors import CatchmentError
 from catchment.files import write_atomically
 from catchment.flower.control import ControlFiles
@@ -38,6 +37,7 @@ from catchment.process import this_rank
 from catchment.runs.directory import begin, load_experiment
 from catchment.runs.loop import run_rounds
 from catchment.runs.presence import Presence, what_helps
+from catchment.simulation.ranks import Ranks
 from catchment.version import __version__
 
 KEYS = 2.0  # seconds between two checks for keys that are new or gone

@@ -19,10 +19,10 @@ from catchment.core.declarations import leaving
 from catchment.core.world import World
 from catchment.data import Division
 from catchment.data.parts import Parts
-from catchment.engines.profiles import DeviceProfile
 from catchment.errors import ExperimentError, RunError
 from catchment.planning.walk import Walk, real, walk
 from catchment.runs.rehearsal import PeakMemory, peak_memory
+from catchment.simulation.devices import DeviceProfile
 
 SECONDS = 30.0  # for the rounds of one walk; the others are taken to be like the last ones
 MOST = ("macs", "up", "down", "seconds")

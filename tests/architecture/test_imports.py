@@ -15,10 +15,10 @@ LAYERS = (
     "tasks", "data", "models", "learning", "export",  # machine learning, which knows nothing of federation
     "codecs", "robust",  # what looks at messages
     "client",  # a client's side of a request, whatever runs its handlers
-    "core",  # the interface between algorithms and engines
+    "core",  # the interface between algorithms and transports
     "families", "methods",
     "runtimes",  # where handlers run
-    "engines",
+    "simulation",
     "privacy",
     "config",
     "runs",

@@ -14,11 +14,11 @@ from catchment.cli import describing
 from catchment.cli.app import COMMANDS, app
 from catchment.cli.describing import options
 from catchment.cli.names import find, index, kinds
-from catchment.engines.profiles import DeviceProfile
 from catchment.methods import METHODS
 from catchment.methods.fedgkt import FedGKT
 from catchment.methods.fedprox import FedProx
 from catchment.names import resolve
+from catchment.simulation.devices import DeviceProfile
 
 
 @pytest.fixture

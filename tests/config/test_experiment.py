@@ -7,11 +7,11 @@ import pytest
 from experiment_files import EXAMPLE, SMALL, WIDE, changed, said
 
 from catchment.config.experiment import Experiment
-from catchment.engines.profiles import DeviceProfile
 from catchment.errors import ExperimentError
 from catchment.learning.optimizers import OptimizerSettings
 from catchment.methods.centralized import Centralized
 from catchment.methods.fedavg import FedAvg
+from catchment.simulation.devices import DeviceProfile
 
 # ---- what a file means ------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ import torch
 from worlds import METHODS, TROUBLE, experiment
 
 import catchment
-from catchment.engines import work_queue
+from catchment.simulation import work_queue
 from catchment.testing import Outcome
 
 VARIANTS = {"8 workers": {"workers": 8}, "strict, 2 workers": {"strict": True, "workers": 2}}

@@ -11,8 +11,8 @@ from worlds import METHODS, TROUBLE, experiment
 
 import catchment
 from catchment import launch
-from catchment.engines import work_queue
-from catchment.engines.seats import Seat
+from catchment.client.seats import Seat
+from catchment.simulation import work_queue
 from catchment.testing import Outcome
 
 QUICK = (

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from fake import Fake
 from torch import Tensor
 from worlds_by_hand import HandlersOnly
 
 from catchment.core.fleet import Fleet, _in_order
 from catchment.core.ledger import Ledger
 from catchment.core.method import on_client
-from catchment.engines.fake import Fake
 from catchment.errors import ProtocolError, RunError
 from catchment.exchange.message import Message
 from catchment.exchange.payload import Payload

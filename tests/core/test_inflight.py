@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from contextlib import closing
 
+from fake import Fake
+
 from catchment.core.inflight import FOREVER, InFlight
-from catchment.engines.fake import Fake
 from catchment.exchange.message import Message
 from catchment.exchange.request import Request, Response
 

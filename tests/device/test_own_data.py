@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fake import Fake
 from marks import quick
 from worlds import HERE, METHODS
 
@@ -21,7 +22,6 @@ from catchment.core.client import Client
 from catchment.core.server import Server
 from catchment.core.worker import WorkerCache
 from catchment.data import Form, load, own_division
-from catchment.engines.fake import Fake
 from catchment.errors import DataError, ExperimentError, UserError
 from catchment.exchange.message import Message
 from catchment.exchange.request import Request

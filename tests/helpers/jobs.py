@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from catchment.engines.ranks import Ranks
+from catchment.simulation.ranks import Ranks
 
 COMMAND = (sys.executable, "-m", "catchment", "run", "what rank 0 runs")
 

@@ -8,8 +8,8 @@ import pytest
 from worlds import experiment
 
 import catchment
-from catchment.engines import inprocess
 from catchment.methods.centralized import Centralized
+from catchment.simulation import inprocess
 
 DEALT = {"train": 30, "test": 10, "clients": 3}
 

@@ -15,7 +15,6 @@ from catchment.core.fleet import Fleet
 from catchment.core.intake import Reply
 from catchment.core.ledger import Ledger
 from catchment.core.server import Server
-from catchment.engines.inprocess import InProcess
 from catchment.errors import ExperimentError
 from catchment.exchange.message import Message
 from catchment.families.weights import LocalParameters, mean_model
@@ -26,6 +25,7 @@ from catchment.methods.fedcams import FedCAMS, State
 from catchment.methods.fedcom import FedCOM
 from catchment.methods.smartidx import SmartIdx
 from catchment.robust.aggregators import Median
+from catchment.simulation.inprocess import InProcess
 
 # Client 0 has one sample x = (1, 0) of class 0, client 1 has three of x = (0, 2) of class 1. As in test_fedavg, a step
 # of rate 1 from zero takes them to W0 and W1.

@@ -21,7 +21,6 @@ from catchment.core.server import Server
 from catchment.core.worker import WorkerCache
 from catchment.data import Division, Samples
 from catchment.data.parts import Parts
-from catchment.engines.inprocess import InProcess
 from catchment.errors import ExperimentError, UserError
 from catchment.exchange.request import Request
 from catchment.families.logits import Predictions, predictions, public_subset
@@ -34,6 +33,7 @@ from catchment.methods.feddf import FedDF
 from catchment.methods.fedmd import FedMD
 from catchment.reading import read_table
 from catchment.robust.aggregators import Cronus as Filter
+from catchment.simulation.inprocess import InProcess
 
 X, Y = [[1.0, 0.0]], [0]  # the public set, and that of a client; models are linear and begin with zeros, SGD with lr 1
 

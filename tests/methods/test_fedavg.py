@@ -14,11 +14,11 @@ from catchment.core.fleet import Fleet
 from catchment.core.ledger import Ledger
 from catchment.core.method import on_client
 from catchment.core.server import Server
-from catchment.engines.inprocess import InProcess
 from catchment.errors import ModelError
 from catchment.families.weights import GlobalModel, LocalModel
 from catchment.methods.fedavg import FedAvg
 from catchment.methods.fedprox import FedProx
+from catchment.simulation.inprocess import InProcess
 
 # Client 0 has one sample x = (1, 0) of class 0, client 1 has three of x = (0, 2) of class 1.
 CLIENTS = [([[1.0, 0.0]], [0]), ([[0.0, 2.0]] * 3, [1] * 3)]

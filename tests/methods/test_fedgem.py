@@ -21,7 +21,6 @@ from catchment.core.server import Server
 from catchment.core.worker import WorkerCache
 from catchment.data import Division, Samples
 from catchment.data.parts import Parts
-from catchment.engines.inprocess import InProcess
 from catchment.errors import ExperimentError, ModelError
 from catchment.exchange.request import Request
 from catchment.learning.optimizers import OptimizerSettings
@@ -36,6 +35,7 @@ from catchment.methods.fedgem import (
     entropy,
     fusion_loss,
 )
+from catchment.simulation.inprocess import InProcess
 
 LOG3 = math.log(3)
 YES, NO = torch.tensor([True]), torch.tensor([False])

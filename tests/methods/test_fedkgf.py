@@ -18,11 +18,11 @@ from catchment.core.fleet import Fleet
 from catchment.core.intake import Reply
 from catchment.core.ledger import Ledger
 from catchment.core.server import Server
-from catchment.engines.inprocess import InProcess
 from catchment.errors import ExperimentError, ModelError
 from catchment.export import open_model
 from catchment.families.weights import GlobalState
 from catchment.methods.fedkgf import FedKGF, Modules, in_groups
+from catchment.simulation.inprocess import InProcess
 
 # ---- groups -----------------------------------------------------------------------------------------------------
 

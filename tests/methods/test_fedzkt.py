@@ -21,7 +21,6 @@ from catchment.core.ledger import Ledger
 from catchment.core.method import on_client
 from catchment.core.server import Server
 from catchment.core.worker import WorkerCache
-from catchment.engines.inprocess import InProcess
 from catchment.errors import Diverged, ExperimentError, ModelError
 from catchment.exchange.request import Request
 from catchment.learning.training import copy_weights
@@ -40,6 +39,7 @@ from catchment.methods.fedzkt import (
 from catchment.report import write_report
 from catchment.runs.reading import RunFiles
 from catchment.runtimes.torch import serve
+from catchment.simulation.inprocess import InProcess
 
 LOG3 = math.log(3)
 # F is (1/2, 1/2). The devices are (3/4, 1/4) and (1/2, 1/2), their mean is (5/8, 3/8).

@@ -22,7 +22,6 @@ from catchment.core.fleet import Fleet
 from catchment.core.ledger import Ledger
 from catchment.core.server import Server
 from catchment.core.worker import WorkerCache
-from catchment.engines.inprocess import InProcess
 from catchment.errors import ExperimentError, ModelError
 from catchment.exchange.message import Message
 from catchment.exchange.request import Request
@@ -30,6 +29,7 @@ from catchment.learning.optimizers import OptimizerSettings
 from catchment.methods.split import Extractor, Split, SplitFed
 from catchment.models import SplitModel
 from catchment.runtimes.torch import serve
+from catchment.simulation.inprocess import InProcess
 
 
 class Tampered(InProcess):

@@ -14,8 +14,8 @@ import worlds
 from many_clients import CLIENTS
 
 import catchment
-from catchment.engines import inprocess
-from catchment.engines.client_states import ClientStates
+from catchment.simulation import inprocess
+from catchment.simulation.states import ClientStates
 
 HERE = str(Path(many_clients.__file__).parent)
 

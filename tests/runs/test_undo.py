@@ -11,12 +11,12 @@ from torch import nn
 from worlds import experiment
 
 import catchment
-from catchment.engines import inprocess
 from catchment.errors import Diverged
 from catchment.exchange.message import Message
 from catchment.methods import fedprox
 from catchment.methods.fedgkt import FedGKT
 from catchment.runs.undo import broken, restorer
+from catchment.simulation import inprocess
 
 
 @dataclass

@@ -32,17 +32,17 @@ from catchment import Experiment
 from catchment.codecs.rules import Rule, parse_rule
 from catchment.core.method import contract, handlers
 from catchment.core.world import World
-from catchment.engines import work_queue
 from catchment.errors import RunError, UserError
 from catchment.exchange.payload import fields_of
 from catchment.learning.averaging import WeightedMean
 from catchment.planning.plan import plan
+from catchment.simulation import work_queue
 from catchment.testing import Outcome, difference, lived, not_finite
 
 MOST_MEMORY = 256e6  # bytes by which an experiment may grow the process
 NEAR = 0.2  # FedAvg's accuracy below that of a plain loop over the same clients
 RANKED = 120  # seconds for two ranks
-WIDE = [sys.executable, "-c", "from catchment.engines import work_queue; work_queue.SHORT = 0.0\n"
+WIDE = [sys.executable, "-c", "from catchment.simulation import work_queue; work_queue.SHORT = 0.0\n"
         "from catchment.cli import main; main()"]  # fmt: skip
 
 

@@ -28,12 +28,12 @@ from catchment.codecs.lossless import zstd
 from catchment.core.expectations import Expectations
 from catchment.core.method import contract
 from catchment.core.world import World
-from catchment.engines.inprocess import InProcess
 from catchment.errors import ProtocolError, WireError
 from catchment.exchange.message import Message
 from catchment.exchange.request import Request, Response
 from catchment.runs.directory import begin
 from catchment.runs.loop import run_rounds
+from catchment.simulation.inprocess import InProcess
 
 Raw = bytes
 TAKEN, REFUSED = "taken", "refused"

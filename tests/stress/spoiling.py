@@ -27,12 +27,12 @@ from catchment import Experiment
 from catchment.codecs.wire import CODECS
 from catchment.core.transport import Transport
 from catchment.core.world import World
-from catchment.engines.inprocess import InProcess
 from catchment.errors import WireError
 from catchment.exchange.payload import EMPTY, Message
 from catchment.exchange.request import Request, Response
 from catchment.runs.directory import begin
 from catchment.runs.loop import run_rounds
+from catchment.simulation.inprocess import InProcess
 
 CLIENTS = 4
 LIARS = (0, 2)  # in turn; they have the same model, where there are two

@@ -2,10 +2,10 @@
 
 import torch
 
-from catchment.engines import arrivals
-from catchment.engines.arrivals import Arrivals
 from catchment.exchange.message import Message
 from catchment.exchange.request import Response
+from catchment.simulation import inprocess
+from catchment.simulation.inprocess import Arrivals
 
 
 def response(client, sequence, numbers=1):
@@ -24,7 +24,7 @@ def test_the_earliest_comes_first_and_equal_ones_by_their_sequence():
 
 
 def test_a_large_body_waits_on_the_disk_and_counts_with_its_size(monkeypatch, tmp_path):
-    monkeypatch.setattr(arrivals, "LARGE", 1000)
+    monkeypatch.setattr(inprocess, "LARGE", 1000)
     on_the_way = Arrivals(tmp_path)
     small, large = response(0, 0), response(1, 1, numbers=300)
     assert on_the_way.hold(small) is small

@@ -23,14 +23,15 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from catchment.client.seats import GONE, Seat, work
 from catchment.core.architecture import Architecture
 from catchment.core.worker import WorkerCache
 from catchment.core.world import World
-from catchment.engines.listening import Listener
-from catchment.engines.seats import GONE, Seat, work
 from catchment.errors import CatchmentError, RunError, UserError, printable
 from catchment.learning.parallel import Assistant, Together, sharing
 from catchment.process import this_rank
+from catchment.runtimes.torch import TorchRuntime
+from catchment.simulation.listening import Listener
 
 STEP = timedelta(minutes=2)  # for the part of a rank in one step of training
 SILENCE = 15  # seconds after which the kernel gives up a machine that does not answer
@@ -150,7 +151,7 @@ def follow(build: Callable[[str], World | None]) -> None:
 
     def take(seat: Connection, world: World, threads: int) -> None:
         torch.set_num_threads(threads)
-        work(seat, world, WorkerCache(stop))
+        work(seat, TorchRuntime(world, WorkerCache(stop)), world.wire, world.remembers)
 
     def begin(experiment: str, seats: int, threads: int) -> None:
         try:

@@ -11,8 +11,8 @@ from multiprocessing.connection import Client
 
 import pytest
 
-from catchment.engines import listening
-from catchment.engines.listening import Listener
+from catchment.simulation import listening
+from catchment.simulation.listening import Listener
 
 KEY = b"k" * 32
 

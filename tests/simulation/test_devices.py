@@ -2,10 +2,9 @@
 
 import pytest
 
-from catchment.engines.faults import Faults
-from catchment.engines.profiles import PROFILES, DeviceProfile
 from catchment.errors import ExperimentError
 from catchment.reading import read_table
+from catchment.simulation.devices import PROFILES, DeviceProfile, Faults
 
 
 def test_seconds_are_two_latencies_two_transfers_and_the_work():

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from catchment.client.state import Versions
-from catchment.engines import client_states
-from catchment.engines.client_states import BLOCK, Changed, ClientStates
 from catchment.exchange.message import Message
 from catchment.exchange.request import Request
+from catchment.simulation import states as module
+from catchment.simulation.states import BLOCK, Changed, ClientStates
 
 SIZE = 1000  # bytes of a state
 
@@ -101,8 +101,8 @@ def test_a_checkpoint_reads_each_state_when_it_is_wanted(tmp_path):
 def test_freed_memory_goes_back_to_the_system_after_some_bytes_of_states(tmp_path, monkeypatch):
     """States that stay lie scattered in the memory of a turn, which later turns could not use again."""
     returned = []
-    monkeypatch.setattr(client_states, "PASSING", 1000)
-    monkeypatch.setattr(client_states, "return_freed_memory", lambda: returned.append(client))
+    monkeypatch.setattr(module, "PASSING", 1000)
+    monkeypatch.setattr(module, "return_freed_memory", lambda: returned.append(client))
     states = ClientStates(tmp_path)
     for client in range(8):
         states.restore(client, {"model": {"w": torch.zeros(100)}})  # 400 bytes

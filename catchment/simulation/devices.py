@@ -1,4 +1,4 @@
-"""Profiles of simulated devices: how fast they compute and transfer. Times are virtual."""
+"""Simulated devices: how fast they compute and transfer, in virtual time, and what goes wrong with them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from catchment.reading import NonNegative, Positive
+from catchment.reading import Chance, NonNegative, Positive
 
 
 @dataclass(frozen=True)
@@ -44,3 +44,17 @@ PROFILES = {
     "10mbit": DeviceProfile(up=10, down=10),
     "100mbit": DeviceProfile(up=100, down=100),
 }
+
+
+@dataclass(frozen=True)
+class Faults:
+    """`[faults]`: the chance that something goes wrong with a request. What happens is derived from the seed."""
+
+    drop: Chance = 0.0
+    """The device does the work, and the reply is lost on the way."""
+    crash: Chance = 0.0
+    """The device dies while it works; its state stays as it was."""
+    delay: Chance = 0.0
+    """The reply comes `delay_seconds` later."""
+    delay_seconds: NonNegative = 60.0
+    """Seconds by which a delayed reply is late."""

@@ -12,13 +12,12 @@ import os
 import socket
 from multiprocessing.connection import Connection
 
+from catchment.client.answer import Runtime, answer
 from catchment.client.state import Versions, state_from_message, state_to_message
-from catchment.core.worker import WorkerCache
-from catchment.core.world import World
+from catchment.codecs import Wire
 from catchment.errors import RunError
 from catchment.exchange.message import Message
 from catchment.exchange.request import Request, Response
-from catchment.runtimes.torch import serve
 
 GONE = (EOFError, OSError)  # what a connection raises when its other end is not there
 
@@ -31,7 +30,7 @@ class Seat:
         self._whose = whose
 
     def answer(self, request: Request, versions: Versions | None) -> Response:
-        """As `serve`."""
+        """As `client.answer.answer`."""
         try:
             self._connection.send_bytes(request.to_bytes())
             if versions is not None:
@@ -51,16 +50,16 @@ class Seat:
             line.shutdown(socket.SHUT_RDWR)
 
 
-def work(connection: Connection, world: World, cache: WorkerCache) -> None:
-    """The other end of a seat: answer requests until it is closed."""
+def work(connection: Connection, runtime: Runtime, wire: Wire, remembers: bool) -> None:
+    """The other end of a seat: answer requests until it is closed; clients may remember something between them."""
     with contextlib.suppress(*GONE), connection:
         while True:
             request = Request.from_bytes(connection.recv_bytes())
             versions = None
-            if world.remembers:
+            if remembers:
                 versions = Versions()
                 versions.restore(state_from_message(Message.from_bytes(connection.recv_bytes())[0]))
-            response = serve(world, request, versions, cache)
+            response = answer(runtime, wire, request, versions)
             connection.send_bytes(response.to_bytes())
             if versions is not None and _changes(request, response):
                 connection.send_bytes(state_to_message(versions.newest(request.sequence + 1)).to_bytes())

@@ -9,13 +9,13 @@ import pytest
 import torch
 from worlds import experiment
 
+from catchment.client.seats import Seat, work
 from catchment.client.state import Versions
 from catchment.core.worker import WorkerCache
-from catchment.engines.seats import Seat, work
 from catchment.errors import RunError
 from catchment.exchange.message import Message
 from catchment.exchange.request import Request
-from catchment.runtimes.torch import serve
+from catchment.runtimes.torch import TorchRuntime, serve
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def world():
 @pytest.fixture
 def seat(world):
     here, there = Pipe()
-    worker = threading.Thread(target=work, args=(there, world, WorkerCache()))
+    worker = threading.Thread(target=work, args=(there, TorchRuntime(world, WorkerCache()), world.wire, True))
     worker.start()
     seat = Seat(here, "rank 1 on there")
     yield seat

@@ -2,9 +2,9 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
-from catchment.engines.work_queue import SHORT, WorkQueue
 from catchment.exchange.message import Message
 from catchment.exchange.request import Request, Response
+from catchment.simulation.work_queue import SHORT, WorkQueue
 
 
 def request(client):

@@ -13,13 +13,12 @@ from worlds_by_hand import HandlersOnly, world
 
 import catchment
 from catchment.core.method import on_client
-from catchment.engines import arrivals, work_queue
-from catchment.engines.faults import Faults
-from catchment.engines.inprocess import InProcess
-from catchment.engines.profiles import PROFILES, DeviceProfile
 from catchment.exchange.message import Message
 from catchment.exchange.payload import Payload
 from catchment.exchange.request import Request
+from catchment.simulation import inprocess, work_queue
+from catchment.simulation.devices import PROFILES, DeviceProfile, Faults
+from catchment.simulation.inprocess import InProcess
 
 FOREVER = float("inf")
 SERVED: list[tuple[int, int]] = []
@@ -127,7 +126,7 @@ def test_the_clock_decides_the_order_and_stops_at_the_deadline():
 @pytest.mark.parametrize("workers", [1, 3])
 def test_large_replies_wait_on_the_disk_and_nothing_else_changes(workers, monkeypatch, tmp_path):
     def arrived(large):
-        monkeypatch.setattr(arrivals, "LARGE", large)
+        monkeypatch.setattr(inprocess, "LARGE", large)
         transport = InProcess(
             WORLD,
             devices=[DeviceProfile(latency=t, up=0.01) for t in (3.0, 1.0, 2.0)],
@@ -154,7 +153,7 @@ def test_large_replies_wait_on_the_disk_and_nothing_else_changes(workers, monkey
 
 
 def test_closing_gives_back_what_still_waits_on_the_disk(monkeypatch, tmp_path):
-    monkeypatch.setattr(arrivals, "LARGE", 1_000)
+    monkeypatch.setattr(inprocess, "LARGE", 1_000)
     transport = InProcess(WORLD, devices=[DeviceProfile(latency=1.0)], directory=tmp_path)
     transport.push([request(k) for k in range(3)])
     transport.pull(FOREVER)
@@ -164,7 +163,7 @@ def test_closing_gives_back_what_still_waits_on_the_disk(monkeypatch, tmp_path):
 
 
 def test_replies_that_stream_do_not_go_to_the_disk(monkeypatch, tmp_path):
-    monkeypatch.setattr(arrivals, "LARGE", 1_000)
+    monkeypatch.setattr(inprocess, "LARGE", 1_000)
     transport = InProcess(WORLD, directory=tmp_path / "missing")
     transport.push([request(0), request(1, purpose="evaluation")])
     assert [transport.pull(FOREVER).body.tensors["values"][0].item() for _ in range(2)] == [1.0, 0.0]

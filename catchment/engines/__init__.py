@@ -1,1 +1,0 @@
-"""Transports inside one process, and the devices that they simulate."""
