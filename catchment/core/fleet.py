@@ -260,7 +260,7 @@ class Fleet:
         """The replies that the method accepts, `count` of them at most.
 
         An exception while the method holds one is blamed on that reply's client; between two, and after the last, on
-        nobody.
+        nobody. Whoever leaves by `break`, or takes one by `next`, still holds it.
         """
         accepted = 0
         outer = self.outcomes.in_use  # of a loop around this one

@@ -225,6 +225,13 @@ def test_after_the_last_reply_nobody_is_to_blame_and_the_error_is_raised_at_once
     assert fleet.outcomes.suspended == set()
 
 
+def test_a_reply_that_was_taken_by_next_is_held_and_its_client_is_to_blame():
+    fleet, _ = fleet_of(2)
+    reply = next(fleet.ask(QUIZ.answer, {0: Question(0), 1: Question(1)}))
+    fleet.round_undone(ValueError("what it sent cannot be used"))
+    assert (reply.client, fleet.outcomes.suspended) == (0, {0})
+
+
 def test_a_reply_is_in_use_while_the_method_holds_it_and_not_while_it_waits_for_the_next():
     fleet, transport = fleet_of(4, when=lambda request: float(request.client == 1))
     held, pull = [], transport.pull
