@@ -10,6 +10,7 @@ import pytest
 from worlds import experiment
 
 import catchment
+from catchment.engines.inprocess import InProcess
 from catchment.errors import CatchmentError, ProtocolError, RunError, UserError
 from catchment.runs import loop
 
@@ -150,3 +151,12 @@ def test_a_run_that_cannot_be_resumed_is_left_as_it_is(tmp_path, monkeypatch, da
     with pytest.raises(CatchmentError, match=r"another method|has 1 rounds, its checkpoint says 2; it was changed"):
         catchment.resume(tmp_path)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_greetings_are_in_the_ledger_of_their_round(tmp_path, monkeypatch):
+    said = iter([[], [(1, "down", 700), (1, "up", 9)]])
+    monkeypatch.setattr(InProcess, "greetings", lambda self: next(said))
+    catchment.run(experiment("fedavg", few=True, rounds=2), out=tmp_path / "run")
+    rounds = [json.loads(line)["entries"] for line in (tmp_path / "run/ledger.jsonl").read_text().splitlines()]
+    booked = [[(row["direction"], row["clients"]) for row in rows if row["purpose"] == "greeting"] for rows in rounds]
+    assert booked == [[], [("down", [1]), ("up", [1])]]
