@@ -10,9 +10,9 @@ import pytest
 from worlds import experiment
 
 import catchment
-from catchment.engines.inprocess import InProcess
 from catchment.errors import CatchmentError, ProtocolError, RunError, UserError
 from catchment.runs import loop
+from catchment.simulation.inprocess import InProcess
 
 
 def test_a_run_directory_holds_everything(tmp_path):
