@@ -179,9 +179,11 @@ def _sentence(error: ValidationError, kind: Any, table: Any, where: str) -> str:
     if what == "value_error":
         said = str(details["ctx"]["error"])
         return said if not key or f"{key}." in said else f"[{key}] {said}"
-    if what in _TYPES:
-        return f"{key or 'it'} is {given}; {_TYPES[what]} is expected"
     allowed = parts(kind, place)
+    if what in _TYPES:
+        title = next((part["title"] for part in allowed if part.get("type") == "array" and "title" in part), None)
+        words = title if title is not None and what.endswith(("list_type", "tuple_type")) else _TYPES[what]
+        return f"{key or 'it'} is {given}; {words} is expected"
     words = next(filter(None, map(range_of, allowed)), "a finite number" if what == "finite_number" else None)
     if words is not None:
         return f"{key} is {given}; {words} is expected"

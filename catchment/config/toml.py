@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from catchment.errors import ExperimentError
-from catchment.reading import shown
+from catchment.reading import Table, shown
 
 # Their `name` says what the other keys mean: under another name they start afresh.
 _NAMED = (
     "method", "aggregation", "attack", "data.partition", "optimizer.client", "optimizer.server",
     "optimizer.client.schedule", "optimizer.server.schedule",
 )  # fmt: skip
+Over = Callable[[Table, Table], Table]
 
 
 def parse_setting(text: str) -> tuple[str, Any]:
@@ -28,7 +29,7 @@ def parse_setting(text: str) -> tuple[str, Any]:
         return key.strip(), value.strip()
 
 
-def parse_toml(text: str, where: str = "this") -> dict[str, Any]:
+def parse_toml(text: str, where: str = "this") -> Table:
     """The table that a text stands for."""
     try:
         return tomllib.loads(text)
@@ -36,29 +37,29 @@ def parse_toml(text: str, where: str = "this") -> dict[str, Any]:
         raise ExperimentError(f"{where} is not valid TOML: {error}") from None
 
 
-def read_file(path: Path, users: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """The table of a file, merged over those that it extends; `users` are the files that extend it, outermost first."""
+def read_file(path: Path, kind: str = "experiment", over: Over | None = None, users: tuple[Path, ...] = ()) -> Table:
+    """The table of a file over the files that it extends; `users` are the files that extend it, outermost first."""
     trail = (*users, path)
     if path.resolve() in [user.resolve() for user in users]:
-        raise ExperimentError(f"experiment files extend each other in a circle: {' -> '.join(map(str, trail))}")
+        raise ExperimentError(f"{kind} files extend each other in a circle: {' -> '.join(map(str, trail))}")
     try:
         table = parse_toml(path.read_text(encoding="utf-8-sig"), str(path))
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         wanted = f", which {users[-1]} extends" if users else ""
-        raise ExperimentError(f"there is no experiment file {path}{wanted}") from None
+        raise ExperimentError(f"there is no {kind} file {path}{wanted}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ExperimentError(f"{path} cannot be read: {error}") from None
     extends = table.pop("extends", [])
     names = [extends] if isinstance(extends, str) else extends
     if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
         raise ExperimentError(f"extends is {shown(extends)} in {path}; a file or a list of files is expected")
-    whole: dict[str, Any] = {}
-    for part in (*(read_file(path.parent / name, trail) for name in names), table):
-        whole = merged(whole, part)
+    whole: Table = {}
+    for part in (*(read_file(path.parent / name, kind, over, trail) for name in names), table):
+        whole = (over or merged)(whole, part)
     return whole
 
 
-def merged(earlier: Mapping[str, Any], later: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+def merged(earlier: Mapping[str, Any], later: Mapping[str, Any], where: str = "") -> Table:
     """Two tables key by key, where the later one wins."""
     if where in _NAMED and "name" in earlier and later.get("name", earlier["name"]) != earlier["name"]:
         return dict(later)
@@ -69,7 +70,7 @@ def merged(earlier: Mapping[str, Any], later: Mapping[str, Any], where: str = ""
     return both
 
 
-def changed(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def changed(table: Mapping[str, Any], changes: Mapping[str, Any]) -> Table:
     """A copy of a table with other values at dotted keys such as `"method.mu"`."""
     copy = _copied(table)
     for key, value in changes.items():
@@ -83,7 +84,7 @@ def changed(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, A
     return copy
 
 
-def _copied(table: Mapping[str, Any]) -> dict[str, Any]:
+def _copied(table: Mapping[str, Any]) -> Table:
     return {key: _copied(value) if isinstance(value, Mapping) else value for key, value in table.items()}
 
 

@@ -11,25 +11,19 @@ from __future__ import annotations
 
 import itertools
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from catchment.config.toml import merged, read_file
 from catchment.errors import ExperimentError
 from catchment.names import check_slug, did_you_mean
-from catchment.reading import shown
+from catchment.reading import read_table, shown
+from catchment.studies.form import Form, Names, Part, Rule, Settings, Table
 
-Table = dict[str, Any]
 PAPER = "paper"  # the scale of a study as it is written
-_PART = {"use", "experiment", "scale"}
-_KEYS = _PART | {
-    "name", "title", "note", "extends", "seeds", "columns", "reference", "across", "row", "axes", "when", "exclude",
-    "paper", "group",
-}  # fmt: skip
-_OF_SCALE = {"use", "experiment", "note", "seeds", "columns", "reference", "across"}
+_KEYS = {part.name for part in fields(Form)}
 _RELATIVE = re.compile("difference|.* / reference")  # columns that need a reference
 
 
@@ -68,7 +62,7 @@ class StudyFile:
     def load(path: str | Path, scale: str = PAPER) -> StudyFile:
         """Read a study file and those that it extends."""
         path = Path(path)
-        table = _read(path)
+        table = read_file(path, "study", _over)
         if not table.keys() & _KEYS - {"name"}:  # an experiment file: a study of one row
             table = read_file(path)  # again, by the rules of experiment files that extend each other
             title, seed = table.get("name", path.stem), table.pop("seed", 0)
@@ -107,7 +101,7 @@ class StudyFile:
     @staticmethod
     def scales(path: str | Path) -> list[str]:
         """The scales that a study file has, its own first."""
-        return [PAPER, *_read(Path(path)).get("scale", {})]
+        return [PAPER, *read_file(Path(path), "study", _over).get("scale", {})]
 
 
 def distinct_seeds(seeds: Any) -> tuple[int, ...]:
@@ -127,32 +121,33 @@ def distinct_seeds(seeds: Any) -> tuple[int, ...]:
 
 
 def _study(table: Table, path: Path, scale: str) -> StudyFile:
-    _check_form(table)
-    scales = [PAPER, *table.get("scale", {})]
+    form = _form(table)
+    scales = [PAPER, *form.scale]
     if scale not in scales:
         raise ExperimentError(f'there is no scale "{scale}"; {did_you_mean(scale, scales)}')
-    rows = tuple(_rows(table, scale))
+    rows = tuple(_rows(form, scale))
     if not rows:
         left_out = "[axes] leave no row: one is empty, or [[exclude]] leaves out every combination"
-        raise ExperimentError(left_out if "axes" in table else "there are no rows; write [[row]] tables or [axes]")
+        raise ExperimentError(left_out if form.axes else "there are no rows; write [[row]] tables or [axes]")
     labels = [row.label for row in rows]
     _check_labels(labels)
-    chosen = {**table, **table.get("scale", {}).get(scale, {})}
-    known: Table = {key: chosen[key] for key in ("note", "reference", "across") if key in chosen}
-    known |= {key: tuple(chosen[key]) for key in ("seeds", "columns") if key in chosen}
-    reference, across = known.get("reference"), known.get("across")
+    of_scale = {name: value for name, value in vars(form.scale.get(scale, Settings())).items() if value is not None}
+    chosen = {**vars(form), **of_scale}
+    reference, across, columns = (chosen[name] for name in ("reference", "across", "columns"))
     if reference is not None and reference not in labels:
         raise ExperimentError(f'reference is "{reference}", which is no row; {did_you_mean(reference, labels)}')
-    for column in known.get("columns", ()) if reference is None else ():
+    for column in columns if reference is None else ():
         if _RELATIVE.fullmatch(column):
             raise ExperimentError(
                 f'the column "{column}" needs a reference; write reference = "{labels[0]}", or another'
             )
-    if across is not None and across not in table.get("axes", {}):
-        raise ExperimentError(f'across is "{across}", which is no axis; {did_you_mean(across, table.get("axes", {}))}')
-    name = table.get("name", f"{path.resolve().parent.name}-{path.stem}")
-    title = table.get("title", path.stem)
-    return StudyFile(name, scale, title, rows, path=str(path.resolve().parent), **known)
+    if across is not None and across not in form.axes:
+        raise ExperimentError(f'across is "{across}", which is no axis; {did_you_mean(across, form.axes)}')
+    folder = path.resolve().parent
+    return StudyFile(
+        form.name or f"{folder.name}-{path.stem}", scale, form.title or path.stem, rows, chosen["seeds"], columns,
+        reference, across, chosen["note"], str(folder),
+    )  # fmt: skip
 
 
 def _check_labels(labels: Sequence[str]) -> None:
@@ -178,46 +173,44 @@ def _with(settings: Table, changes: Mapping[str, Any]) -> Table:
 # ---- rows --------------------------------------------------------------------------------------------------------
 
 
-def _rows(table: Table, scale: str) -> Iterator[Row]:
-    groups = table.get("group", {})
-    axes: dict[str, Table] = table.get("axes", {})
-    papers = table.get("paper", {})
-    for names in itertools.product(*(axis for axis in axes.values())) if axes else ():
-        values = dict(zip(axes, names))
-        if any(_matches(values, rule) for rule in table.get("exclude", ())):
+def _rows(form: Form, scale: str) -> Iterator[Row]:
+    whole = Part(use=form.use, experiment=form.experiment, scale={**form.scale})
+    for names in itertools.product(*form.axes.values()) if form.axes else ():
+        values = dict(zip(form.axes, names))
+        if any(_matches(values, rule) for rule in form.exclude):
             continue
-        parts = [axes[axis][value] for axis, value in values.items()]
-        parts += [case for case in table.get("when", ()) if _matches(values, case.get("axes", {}))]
-        yield Row(", ".join(filter(None, names)), _settings([table, *parts], groups, scale), _at(papers, names), values)
-    for row in table.get("row", ()):
-        yield Row(row["label"], _settings([table, row], groups, scale), row.get("paper"))
+        parts = [form.axes[axis][value] for axis, value in values.items()]
+        parts += [case for case in form.when if _matches(values, case.axes)]
+        label = ", ".join(filter(None, names))
+        yield Row(label, _settings([whole, *parts], form.group, scale), _at(form.paper, names), values)
+    for row in form.row:
+        yield Row(row.label, _settings([whole, row], form.group, scale), row.paper)
 
 
-def _settings(parts: Sequence[Table], groups: Table, scale: str) -> Table:
+def _settings(parts: Sequence[Part], groups: Mapping[str, Part], scale: str) -> Table:
     """The settings of the parts of one row, one after another, and then those of the scale."""
     found: Table = {}
     for part in parts:
         found = merged(found, _of_part(part, groups))
     for part in parts:
         for user in (*_used(part, groups), part):
-            found = merged(found, _of_part(user.get("scale", {}).get(scale, {}), groups))
+            found = merged(found, _of_part(user.scale.get(scale, Settings()), groups))
     if "seed" in found:
         raise ExperimentError(f"experiment.seed is {shown(found['seed'])}; a study has a list: seeds = [0, 1, 2]")
     return found
 
 
-def _of_part(part: Table, groups: Table) -> Table:
+def _of_part(part: Settings, groups: Mapping[str, Part]) -> Table:
     found: Table = {}
     for group in _used(part, groups):
-        found = merged(found, group.get("experiment", {}))
-    return merged(found, part.get("experiment", {}))
+        found = merged(found, group.experiment)
+    return merged(found, part.experiment)
 
 
-def _used(part: Table, groups: Table, users: tuple[str, ...] = ()) -> list[Table]:
+def _used(part: Settings, groups: Mapping[str, Part], users: tuple[str, ...] = ()) -> list[Part]:
     """The groups that a part uses, and those that these use, each before its user."""
-    names = part.get("use", [])
-    found: list[Table] = []
-    for name in [names] if isinstance(names, str) else names:
+    found: list[Part] = []
+    for name in _several(part.use):
         if name not in groups:
             raise ExperimentError(f'use = "{name}" names no group; {did_you_mean(name, groups)}')
         if name in users:
@@ -226,98 +219,75 @@ def _used(part: Table, groups: Table, users: tuple[str, ...] = ()) -> list[Table
     return found
 
 
-def _matches(values: Mapping[str, str], rule: Table) -> bool:
+def _several(names: Names) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else names
+
+
+def _matches(values: Mapping[str, str], rule: Rule) -> bool:
     """Whether a combination has these values, each one value or a list of some."""
-    return all(values[axis] in ([wanted] if isinstance(wanted, str) else wanted) for axis, wanted in rule.items())
+    return all(values[axis] in _several(wanted) for axis, wanted in rule.items())
 
 
-def _at(papers: Any, names: Sequence[str]) -> float | str | None:
+def _at(papers: Any, names: Sequence[str]) -> int | float | str | None:
     """The paper's number for a combination: nested tables by the values of the axes."""
     for name in names:
-        if not isinstance(papers, dict):
-            return papers if isinstance(papers, int | float | str) else None
-        papers = papers.get(name)
+        papers = papers.get(name) if isinstance(papers, dict) else papers
     return papers if isinstance(papers, int | float | str) else None
 
 
 # ---- the form of a file ------------------------------------------------------------------------------------------
 
 
-def _check_form(table: Table) -> None:
-    """Refuse what is misspelt or of another kind wherever it stands, at the scale that is asked for or not."""
-    for key in table.keys() - _KEYS:
-        raise ExperimentError(f'unknown key "{key}"; {did_you_mean(key, _KEYS)}')
-    scales = _tables(table.get("scale", {}), "scale")
-    for scale, part in scales.items():
-        _check_part(part, f"scale.{scale}", _OF_SCALE, {})
-    for place in (table, *scales.values()):
-        _check_values(place)
-    if "name" in table:
-        check_slug(table["name"])
-    _check_part({key: table[key] for key in table.keys() & {"use", "experiment"}}, "the study", _PART, scales)
-    for group, part in _tables(table.get("group", {}), "group").items():
-        _check_part(part, f"group.{group}", _PART, scales)
-    axes = _tables(table.get("axes", {}), "axes")
-    for axis, values in axes.items():
-        for value, part in _tables(values, f"axes.{axis}").items():
-            _check_part(part, f"axes.{axis}.{value}", _PART, scales)
-    for case in _tables_in_list(table, "when"):
-        _check_part(case, "when", _PART | {"axes"}, scales)
-        _check_rule(_tables(case.get("axes", {}), "when.axes"), axes)
-    for rule in _tables_in_list(table, "exclude"):
-        _check_rule(rule, axes)
-    if "paper" in table:
-        _check_paper(table["paper"], list(axes.items()), "paper")
-    for number, row in enumerate(_tables_in_list(table, "row"), start=1):
-        _check_part(row, f"row {number}", _PART | {"label", "paper"}, scales)
-        if "label" not in row:
-            raise ExperimentError(f"row {number} has no label")
-        if not isinstance(row["label"], str):
-            raise ExperimentError(f"the label of row {number} is {shown(row['label'])}; text in quotes is expected")
-        _check_paper(row.get("paper", 0), [], f"paper of row {number}")
-
-
-def _check_values(table: Table) -> None:
-    """The kinds of what is no table."""
-    for key in ("name", "title", "note", "reference", "across"):
-        if not isinstance(table.get(key, ""), str):
-            raise ExperimentError(f"{key} is {shown(table[key])}; text in quotes is expected")
-    distinct_seeds(table.get("seeds", [0]))
-    columns = table.get("columns", ["accuracy"])
-    if not isinstance(columns, list) or not columns or not all(isinstance(column, str) for column in columns):
-        raise ExperimentError(
-            f'columns is {shown(columns)}; a list of names is expected, such as columns = ["accuracy"]'
-        )
-
-
-def _check_part(part: Any, where: str, known: set[str], scales: Table) -> None:
-    for key in _tables(part, where).keys() - known:
-        raise ExperimentError(f'unknown key "{key}" in {where}; {did_you_mean(key, known)}')
-    _tables(part.get("experiment", {}), f"experiment of {where}")
-    names = part.get("use", [])
-    if not isinstance(names, str) and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
-        raise ExperimentError(f"use is {shown(names)} in {where}; the name of a group or a list of names is expected")
-    for scale, inner in _tables(part.get("scale", {}), f"scale of {where}").items() if "scale" in known else ():
-        if scale not in scales and scale != PAPER:
+def _form(table: Table) -> Form:
+    """The tables of a file; what is misspelt or of another kind is refused, at the scale that is asked for or not."""
+    for key in ("row", "when", "exclude"):
+        if isinstance(table.get(key, []), dict):
+            raise ExperimentError(f"{key} is not a list of tables; write [[{key}]] above each")
+    try:
+        form = read_table(Form, table)
+    except ExperimentError as error:
+        counted = re.sub(r"\b(row|when|exclude)\[(\d+)\]", lambda found: f"{found[1]} {int(found[2]) + 1}", str(error))
+        raise ExperimentError(counted) from None
+    if form.name is not None:
+        check_slug(form.name)
+    for seeds in (form.seeds, *(scale.seeds for scale in form.scale.values() if scale.seeds is not None)):
+        distinct_seeds(seeds)
+    for rule in (*form.exclude, *(case.axes for case in form.when)):
+        _check_rule(rule, form.axes)
+    for where, part in _parts(form):
+        for scale in part.scale.keys() - {PAPER, *form.scale}:
             raise ExperimentError(
-                f'{where} has settings for scale "{scale}", which is none; {did_you_mean(scale, scales)}'
+                f'{where} has settings for scale "{scale}", which is none; {did_you_mean(scale, form.scale)}'
             )
-        _check_part(inner, f"scale.{scale} of {where}", {"use", "experiment"}, scales)
+    _check_paper(form.paper, list(form.axes.items()), "paper")
+    return form
 
 
-def _check_rule(rule: Table, axes: Table) -> None:
+def _parts(form: Form) -> Iterator[tuple[str, Part]]:
+    """All parts that may have settings of their own for a scale, and where they stand."""
+    for name, group in form.group.items():
+        yield f"group.{name}", group
+    for axis, values in form.axes.items():
+        for value, part in values.items():
+            yield f"axes.{axis}.{value}", part
+    for kind, found in (("when", form.when), ("row", form.row)):
+        for number, part in enumerate(found, start=1):
+            yield f"{kind} {number}", part
+
+
+def _check_rule(rule: Rule, axes: Mapping[str, Mapping[str, Part]]) -> None:
     """The axes and their values that `exclude` or `when` name."""
     for axis, wanted in rule.items():
         if axis not in axes:
             raise ExperimentError(f'there is no axis "{axis}"; {did_you_mean(axis, axes)}')
-        for value in wanted if isinstance(wanted, list) else [wanted]:
+        for value in _several(wanted):
             if value not in axes[axis]:
                 raise ExperimentError(
-                    f"{axis} = {shown(value)} is no value of that axis; {did_you_mean(str(value), axes[axis])}"
+                    f"{axis} = {shown(value)} is no value of that axis; {did_you_mean(value, axes[axis])}"
                 )
 
 
-def _check_paper(papers: Any, axes: Sequence[tuple[str, Table]], where: str) -> None:
+def _check_paper(papers: Any, axes: Sequence[tuple[str, Mapping[str, Part]]], where: str) -> None:
     """Numbers or words in tables by the values of the axes."""
     if isinstance(papers, dict) and axes:
         (axis, values), *others = axes
@@ -327,47 +297,8 @@ def _check_paper(papers: Any, axes: Sequence[tuple[str, Table]], where: str) -> 
                     f'{where} has "{value}", which is no value of axis {axis}; {did_you_mean(value, values)}'
                 )
             _check_paper(inner, others, f"{where}.{value}")
-    elif not isinstance(papers, int | float | str):
+    elif papers and not isinstance(papers, int | float | str):
         raise ExperimentError(f"{where} is {shown(papers)}; a number or text is expected")
-
-
-def _tables(value: Any, where: str) -> Table:
-    if not isinstance(value, dict):
-        raise ExperimentError(f"{where} is {shown(value)}; a table is expected")
-    return value
-
-
-def _tables_in_list(table: Table, key: str) -> list[Table]:
-    found = table.get(key, [])
-    if not isinstance(found, list):
-        raise ExperimentError(f"{key} is not a list of tables; write [[{key}]] above each")
-    return [_tables(one, f"{key} {number}") for number, one in enumerate(found, start=1)]
-
-
-# ---- files -------------------------------------------------------------------------------------------------------
-
-
-def _read(path: Path, users: tuple[Path, ...] = ()) -> Table:
-    """The table of a file over those of the files that it extends."""
-    if path.resolve() in [user.resolve() for user in users]:
-        raise ExperimentError(f"study files extend each other in a circle: {' -> '.join(map(str, (*users, path)))}")
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
-        wanted = f", which {users[-1]} extends" if users else ""
-        raise ExperimentError(f"there is no study file {path}{wanted}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ExperimentError(f"{path} cannot be read: {error}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ExperimentError(f"{path} is not valid TOML: {error}") from None
-    extends = table.pop("extends", [])
-    names = [extends] if isinstance(extends, str) else extends
-    if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
-        raise ExperimentError(f"extends is {shown(extends)} in {path}; a file or a list of files is expected")
-    found: Table = {}
-    for name in names:
-        found = _over(found, _read(path.parent / name, (*users, path)))
-    return _over(found, table)
 
 
 def _over(earlier: Table, later: Table) -> Table:

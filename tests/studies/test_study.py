@@ -93,7 +93,7 @@ def test_a_known_run_with_another_headline_is_run_for_its_curve(file, tmp_path):
     assert runs(tmp_path / "elsewhere") == runs(tmp_path / "out")
 
 
-@pytest.mark.parametrize(("name", "sentence"), [("", "has no results of studies"), ("x.json", "is not the result")])
+@pytest.mark.parametrize(("name", "sentence"), [("", "has no results of studies"), ("x.json", "cannot be read")])
 def test_a_place_without_known_results_is_refused(file, tmp_path, name, sentence):
     with pytest.raises(UserError, match=sentence):
         Study.load(file, known=tmp_path / name)
