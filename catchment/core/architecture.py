@@ -84,6 +84,7 @@ class ModelFacts:
     """Facts about an architecture, found on the CPU."""
 
     initial: Weights  # that all share
+    buffers: frozenset[str]  # the names in `initial` that are no parameters
     parameters: int
     macs: Mapping[str, int]  # of one sample's forward pass, by child ("" = the whole module) whose calls are counted
     draws: bool  # uses PyTorch's global generator in training (dropout), so only one may run at a time
@@ -119,7 +120,8 @@ def _facts(architecture: Architecture) -> ModelFacts:
         ) from error
     spatial = any(isinstance(part, nn.Conv2d) for part in module.modules())
     shape_of_outputs = tuple(getattr(outputs, "shape", ()))
-    return ModelFacts(initial, models.parameters(module), counts, draws, shape_of_outputs, spatial, features)
+    buffers = frozenset(initial) - {name for name, _ in module.named_parameters(remove_duplicate=False)}
+    return ModelFacts(initial, buffers, models.parameters(module), counts, draws, shape_of_outputs, spatial, features)
 
 
 def macs(module: nn.Module, shape: Sequence[int]) -> int:

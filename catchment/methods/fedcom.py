@@ -11,43 +11,50 @@ it is sent, which costs nothing; of a client that was left out of some rounds it
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from catchment.core.client import Client
-from catchment.core.fleet import Fleet
 from catchment.core.method import on_client
 from catchment.core.server import Server
 from catchment.core.world import World
-from catchment.data import Batch
-from catchment.errors import ExperimentError, at_least
-from catchment.families.weights import (
-    GlobalModel,
-    GlobalState,
-    LocalParameters,
-    OneModel,
-    buffers_of,
-    mean_model,
-    parameters_of,
-)
-from catchment.learning.training import Weights, fit
+from catchment.errors import ExperimentError
+from catchment.families.weights import GlobalModel, GlobalState, LocalModel
+from catchment.learning.steps import LossFunction, loss_function
+from catchment.learning.training import Weights
+from catchment.methods.fedavg import FedAvg
+
+
+@loss_function
+def corrected(
+    outputs: Tensor,
+    labels: Tensor,
+    weights: Mapping[str, Tensor],
+    criterion: Callable[[Tensor, Tensor], Tensor],
+    correction: Mapping[str, Tensor] | None = None,
+) -> Tensor:
+    """The loss of the task - delta_k w, if there is a delta_k: its gradient is g - delta_k."""
+    loss = criterion(outputs, labels)
+    if correction is None:
+        return loss
+    return loss - torch.stack([(correction[name] * w).sum() for name, w in weights.items()]).sum()
 
 
 @dataclass(frozen=True)
-class FedCOM(OneModel):
+class FedCOM(FedAvg):
     """Quantised changes, with or without local gradient tracking."""
 
-    aggregates: ClassVar[bool] = True
     persistent: ClassVar[tuple[str, ...]] = ("correction", "received", "round")
-    client_epochs: int = 1  # of local training, per round
+    loss: ClassVar[LossFunction] = corrected
     server_rate: float = 1.0  # gamma; [optimizer.server.schedule] applies to it
     tracking: bool = False  # FedCOMGATE: gradients are corrected by how the own change differs from the mean
 
     def __post_init__(self) -> None:
-        at_least("client_epochs", self.client_epochs, 1)
+        super().__post_init__()
         if not self.server_rate > 0:
             raise ExperimentError(f"server_rate is {self.server_rate}; a number above 0 is expected")
 
@@ -71,34 +78,20 @@ class FedCOM(OneModel):
                 'know them; use another schedule, such as "step" or "cosine"'
             )
 
-    def round(self, server: Server, state: GlobalState, fleet: Fleet) -> None:
-        """Send the model to the cohort, go towards the mean of what comes back."""
-        bodies = dict.fromkeys(fleet.cohort(), GlobalModel(state.weights))
-        replies = fleet.ask(self.local_training, bodies, in_order=True)
-        mean = mean_model(server, replies)
-        if mean is not None:
-            w, gamma = parameters_of(server.client_model(0, state.weights)), self.server_rate * server.share
-            state.weights = {
-                name: state.weights[name] + gamma * (new - state.weights[name]) if name in w else new
-                for name, new in mean.items()
-            }
+    def step(self, server: Server, state: GlobalState, mean: Weights) -> None:
+        """Go towards the mean; buffers become the mean."""
+        buffers, gamma = server.client_architecture(0).facts.buffers, self.server_rate * server.share
+        state.weights = {
+            name: new if name in buffers else state.weights[name] + gamma * (new - state.weights[name])
+            for name, new in mean.items()
+        }
 
     @on_client
-    def local_training(self, client: Client, request: GlobalModel) -> LocalParameters:
+    def local_training(self, client: Client, request: GlobalModel) -> LocalModel:
         """Some epochs of steps along g - delta_k."""
-        model = client.model(request.weights)
-        delta = self.correction(client, request.weights) if self.tracking else {}
-        own = {name: tensor.to(client.world.device) for name, tensor in delta.items()}
-
-        def corrected(batch: Batch) -> Tensor:
-            loss = client.task.loss(model(batch.images), batch.labels)
-            tracked = [(own[name] * w).sum() for name, w in model.named_parameters() if name in own]
-            return loss - torch.stack(tracked).sum() if tracked else loss  # its gradient is g - delta_k
-
-        loss = fit(client.optimizer(model), client.batches(epochs=self.client_epochs), corrected)
-        reply = LocalParameters(parameters_of(model), buffers_of(model), len(client.train), loss)
+        reply = super().local_training(client, request)
         if self.tracking:
-            scale = self.scale(client, client.round)
+            delta, scale = self.correction(client, request.weights), self.scale(client, client.round)
             client.state = {
                 "correction": {
                     name: (request.weights[name] - w) / scale + delta.get(name, 0.0)
@@ -109,20 +102,23 @@ class FedCOM(OneModel):
             }
         return reply
 
-    def quantised(self, client: Client, request: GlobalModel, reply: LocalParameters) -> Weights:
+    def given(self, client: Client, request: GlobalModel) -> dict[str, Any]:
+        """delta_k, if there is one yet."""
+        return {"correction": self.correction(client, request.weights) or None} if self.tracking else {}
+
+    def quantised(self, client: Client, request: GlobalModel, reply: LocalModel) -> Weights:
         """The trained parameters as the server gets them: from these the corrections of all clients sum to zero."""
-        wire, base = client.world.wire, request.pack()
+        wire, base = client.wire, request.pack()
         coded, _ = wire.encode(reply.pack(), "up", {}, base)
-        decoded = wire.decode(coded, "up", base)
-        return LocalParameters.unpack(decoded).weights
+        return LocalModel.unpack(wire.decode(coded, "up", base)).weights
 
     def correction(self, client: Client, weights: Weights) -> Weights:
         """delta_k += (own change - mean change) / (eta tau); `state` holds delta_k with the own change in it."""
         if not client.state:
             return {}
         rounds = range(int(client.state["round"]["round"]), client.round)
-        share = client.world.server_optimizer.schedule.share
-        scale = self.server_rate * sum(share(r, client.world.rounds) * self.scale(client, r) for r in rounds)
+        share = client.server_settings.schedule.share
+        scale = self.server_rate * sum(share(r, client.rounds) * self.scale(client, r) for r in rounds)
         received = client.state["received"]
         return {
             name: own - (received[name] - weights[name]) / scale for name, own in client.state["correction"].items()
@@ -130,5 +126,5 @@ class FedCOM(OneModel):
 
     def scale(self, client: Client, round: int) -> float:
         """eta tau in a round: a change over it is a mean gradient."""
-        eta = client.world.client_optimizer.rate(round, client.world.rounds)
+        eta = client.settings.rate(round, client.rounds)
         return eta * max(client.batches_per_epoch, 1) * self.client_epochs

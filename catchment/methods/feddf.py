@@ -34,10 +34,11 @@ from catchment.errors import UserError, at_least
 from catchment.families import checks
 from catchment.families.logits import check_public, predictions, public_of
 from catchment.families.weights import GlobalModel, LocalModel
-from catchment.learning.losses import task_loss, teachers_logits
+from catchment.learning.losses import teachers_logits
 from catchment.learning.optimizers import set_rate
 from catchment.learning.steps import PerSample
 from catchment.learning.training import Weights, copy_weights
+from catchment.methods.fedavg import FedAvg
 
 
 @dataclass
@@ -74,20 +75,20 @@ class FedDF(Method[State]):
 
     def round(self, server: Server, state: State, fleet: Fleet) -> None:
         """Local training, a mean for each architecture, and distillation from everybody."""
-        students = {name: GlobalModel(weights) for name, weights in state.weights.items()}
+        students = {a.name: GlobalModel.of(a, state.weights[a.name]) for a in server.client_architectures}
         bodies = {k: students[server.client_architecture(k).name] for k in fleet.cohort()}
         means = {name: server.aggregator.running() for name in state.weights}
         logits: dict[int, Tensor] = {}  # of each client's model, [N_0, C]
 
         def accept(reply: Reply[LocalModel]) -> str:
-            model = server.client_model(reply.client, reply.body.weights)
+            model = server.client_model(reply.client, reply.body.whole)
             logits[reply.client] = predictions(server, model, public_of(server))
             return checks.finite(logits[reply.client], "public samples")
 
         teachers = []
         for reply in fleet.ask(self.local_training, bodies, in_order=True, accept=accept):
             teachers.append(logits[reply.client])
-            means[server.client_architecture(reply.client).name].add(reply.body.weights, reply.body.samples)
+            means[server.client_architecture(reply.client).name].add(reply.body.whole, reply.body.samples)
         if not teachers:
             return
         ensemble = server.aggregator(torch.stack(teachers), by_sample=True)
@@ -97,10 +98,8 @@ class FedDF(Method[State]):
 
     @on_client
     def local_training(self, client: Client, request: GlobalModel) -> LocalModel:
-        """Some epochs of cross-entropy from the student's weights."""
-        model = client.model(request.weights)
-        loss = client.fit(task_loss, model, client.optimizer(model), client.batches(epochs=self.client_epochs))
-        return LocalModel(model.state_dict(), len(client.train), loss)
+        """FedAvg's, from the student's weights."""
+        return FedAvg(self.client_epochs).local_training(client, request)
 
     def student(self, server: Server, weights: Weights, architecture: str) -> nn.Module:
         """A model of an architecture, to train or to evaluate."""

@@ -34,9 +34,10 @@ from catchment.core.server import Server
 from catchment.errors import at_least
 from catchment.exchange.payload import Payload
 from catchment.families import checks
-from catchment.families.weights import GlobalState, OneModel
+from catchment.families.weights import GlobalState
 from catchment.learning.averaging import WeightedMean
 from catchment.learning.losses import proximal
+from catchment.methods.fedavg import FedAvg
 from catchment.models import modules_of
 from catchment.models.kgf import KernelGeneration
 from catchment.randomness import torch_generator
@@ -63,11 +64,11 @@ class Modules(Payload):
 
 
 @dataclass(frozen=True)
-class FedKGF(OneModel):
+class FedKGF(FedAvg):
     """Permutation module upload, of a model with base kernels."""
 
+    aggregates: ClassVar[bool] = False
     client_form: ClassVar[str] = "kgf({})"
-    client_epochs: int = 1  # of local training, per round
     mu: float = 0.0  # of FedProx's term; 0: none
     average_last: bool = False  # everybody uploads the last module, and the global model has the mean
 
@@ -119,7 +120,7 @@ class FedKGF(OneModel):
         return [*own, *(name for name in self.averaged(architecture) if name not in own)]
 
     @on_client
-    def local_training(self, client: Client, request: Task) -> Modules:
+    def local_training(self, client: Client, request: Task) -> Modules:  # type: ignore[override]
         """Some epochs of the task's loss from the global weights; generated kernels are left behind."""
         model = client.model(request.weights)
         batches, anchor = client.batches(epochs=self.client_epochs), request.weights if self.mu else None

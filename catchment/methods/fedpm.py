@@ -30,7 +30,7 @@ from catchment.core.server import Server
 from catchment.core.world import World
 from catchment.errors import ExperimentError, ModelError, at_least
 from catchment.exchange.payload import Payload
-from catchment.families.weights import buffers_of, client_buffers, evaluate_global, parameters_of
+from catchment.families.weights import apart, client_buffers, evaluate_global
 from catchment.learning.averaging import WeightedMean
 from catchment.learning.losses import task_loss
 from catchment.learning.training import Weights
@@ -105,7 +105,7 @@ class FedPM(Method[State]):
             name: torch.rand(architecture.facts.initial[name].shape, generator=_generator(server, "theta", name))
             for name in masked(architecture)
         }
-        return State(theta, {name: architecture.facts.initial[name] for name in buffers_of(architecture.build())})
+        return State(theta, apart(architecture, architecture.facts.initial)[1])
 
     def round(self, server: Server, state: State, fleet: Fleet) -> None:
         """Send probabilities to the cohort, count what is kept in the masks that come back."""
@@ -144,12 +144,13 @@ class FedPM(Method[State]):
             return outputs
 
         loss = client.fit(task_loss, drawn, client.optimizer(model), client.batches(epochs=self.client_epochs))
-        trained = {name: w.cpu().sigmoid() for name, w in parameters_of(model).items() if name in s}
+        weights, buffers = apart(architecture, model.state_dict())
+        trained = {name: w.cpu().sigmoid() for name, w in weights.items() if name in s}
         masks = {
             name: torch.rand(theta.shape, generator=draws) < theta.clamp(self.clamp, 1 - self.clamp)
             for name, theta in trained.items()
         }
-        return Masks(masks, buffers_of(model), len(client.train), loss)
+        return Masks(masks, buffers, len(client.train), loss)
 
     def global_weights(self, server: Server, state: State) -> Weights:
         """The frozen weights under one draw of the mask, the same in every round."""
@@ -162,7 +163,7 @@ class FedPM(Method[State]):
 
     def evaluate(self, server: Server, state: State, fleet: Fleet) -> Metrics:
         """The global model, which is every client's too."""
-        return evaluate_global(server, fleet, self.global_weights(server, state))
+        return evaluate_global(server, fleet, self.server_model(server, state))
 
     def client_model(self, server: Server, state: State, client: int, kept: ClientState) -> nn.Module:
         """The global model."""
@@ -175,7 +176,8 @@ class FedPM(Method[State]):
 
 def masked(architecture: Architecture) -> list[str]:
     """The parameters that have a mask."""
-    return [name for name, w in parameters_of(architecture.build()).items() if w.dim() >= 2]
+    weights, _ = apart(architecture, architecture.facts.initial)
+    return [name for name, w in weights.items() if w.dim() >= 2]
 
 
 def frozen(architecture: Architecture) -> Weights:
@@ -183,11 +185,11 @@ def frozen(architecture: Architecture) -> Weights:
 
     The deviation is computed in NumPy, whose order of summing does not depend on the number of threads.
     """
-    weights = {}
-    for name, w in parameters_of(architecture.build()).items():
-        first = architecture.facts.initial[name].contiguous()
+    weights, _ = apart(architecture, architecture.facts.initial)
+    for name in masked(architecture):
+        first = weights[name].contiguous()
         deviation = float(np.sqrt(np.square(first.double().numpy()).mean()))
-        weights[name] = first.sign() * deviation if w.dim() >= 2 else first
+        weights[name] = first.sign() * deviation
     return weights
 
 

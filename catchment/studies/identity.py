@@ -25,6 +25,7 @@ _LATER: dict[
     "attack": {"signs": "numbers"},
 }
 _ENDED_OF_METHODS: dict[str, dict[str, Any]] = {  # options that methods had, with what the method does now
+    "dgc": {"clip": None},
     "fedgkt": {
         "answers": "training",
         "augment_features": True,

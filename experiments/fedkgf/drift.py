@@ -28,25 +28,25 @@ class Drift(FedAvg):
 
     def round(self, server: Server, state: GlobalState, fleet: Fleet) -> None:
         """Local training, a new global model, and now and then a look at both."""
-        bodies = dict.fromkeys(fleet.cohort(), GlobalModel(state.weights))
+        bodies = dict.fromkeys(fleet.cohort(), GlobalModel.of(server.client_architecture(0), state.weights))
         local = [reply.body for reply in fleet.ask(self.local_training, bodies, in_order=True)]
         mean = WeightedMean()
         for body in local:
-            mean.add(body.weights, weight=body.samples)
+            mean.add(body.whole, weight=body.samples)
         before, averaged = state.weights, mean.value()
-        state.weights = self.assembly(server, [body.weights for body in local]) if self.assembled else averaged
+        state.weights = self.assembly(server, [body.whole for body in local]) if self.assembled else averaged
         if server.round % self.every == 0:
-            steps = fmean(distance(body.weights, before) for body in local)
+            steps = fmean(distance(body.whole, before) for body in local)
             server.notes = {
-                "drift": fmean(distance(body.weights, averaged) for body in local) / steps,
+                "drift": fmean(distance(body.whole, averaged) for body in local) / steps,
                 "step": distance(state.weights, before) / steps,
-                "local": fmean(self.accuracy(server, body.weights) for body in local),
+                "local": fmean(self.accuracy(server, body.whole) for body in local),
                 "global": self.accuracy(server, state.weights),
             }
 
     def assembly(self, server: Server, local: list[Weights]) -> Weights:
         """Each module of one client, by a fresh permutation."""
-        groups = in_groups(modules_of_clients(server.world.client_architecture(0)), len(local))
+        groups = in_groups(modules_of_clients(server.client_architecture(0)), len(local))
         order = torch.randperm(len(local), generator=torch_generator(server.seed("permutation"))).tolist()
         return {name: local[owner][name] for owner, group in zip(order, groups) for names in group for name in names}
 

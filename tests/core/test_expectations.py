@@ -19,6 +19,7 @@ from catchment.core.method import handlers, on_client
 from catchment.exchange.message import Message
 from catchment.exchange.payload import Payload
 from catchment.exchange.request import Request
+from catchment.families.weights import LocalModel
 
 
 @dataclass(frozen=True)
@@ -205,8 +206,7 @@ def test_how_many_samples_a_client_with_own_data_has_is_fixed_by_its_first_answe
     weights = expected.world.client_architecture(0).facts.initial
 
     def fits(samples):
-        message = Message({f"weights/{n}": w for n, w in weights.items()}, {"samples": samples, "loss": 1.0})
-        return expected.misfit(ask("local_training"), message)
+        return expected.misfit(ask("local_training"), LocalModel(weights, {}, samples, 1.0).pack())
 
     assert fits(51) == "samples is 51; 1 to 50 (data.most_samples) is expected"
     assert fits(20) == ""

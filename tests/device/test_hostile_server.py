@@ -169,7 +169,7 @@ def test_a_person_sees_what_will_leave_and_is_asked_once(policy: Policy) -> None
         "fl.example.org:9092 asks client 0",
         "fedavg, 3 rounds",
         "mlp(4) (78 parameters)",
-        "weights  local_training.weights: client weights, up to 312 B",
+        "weights  local_training.weights: client parameters, up to 312 B",
         "signed   by the key federation.pub",
     ):
         assert part in shown[1]

@@ -17,8 +17,8 @@ from catchment.data import Form, Normalisation, own_division
 from catchment.device import RealDevice
 from catchment.device.policy import Policy, digest
 from catchment.device.sent import REFUSED, read_log
-from catchment.exchange.message import Message
 from catchment.exchange.request import Request, Response
+from catchment.families.weights import GlobalModel
 from catchment.keys.keys import make_federation_key, sign_run
 
 HONEST = "ab" * 8
@@ -73,8 +73,8 @@ class Server:
         self, round: int = 1, handler: str = "local_training", key: str = "0-1", **fields: Any
     ) -> tuple[Any, bytes]:
         world = Experiment.from_toml(experiment()).build_world(own_division(self.policy.data, FORM, 0, 2))
-        weights = world.client_architecture(0).facts.initial
-        body = Message({f"weights/{name}": tensor for name, tensor in weights.items()})
+        architecture = world.client_architecture(0)
+        body = GlobalModel.of(architecture, architecture.facts.initial).pack()
         raw = Request(0, handler, round, 0, round, body).to_bytes()
         return self.device.answer("ask", {"federation": HONEST, "key": key, "part": 0, "parts": 1, **fields}, raw)
 
@@ -85,7 +85,7 @@ class Server:
         assert self.hello() == {"client": 0, "samples": SAMPLES}
         said, raw = self.ask(key=key)
         assert said == {"client": 0, "parts": 1}
-        assert set(Response.from_bytes(raw).body.scalars) == {"samples", "loss"}
+        assert set(Response.from_bytes(raw).body.scalars) == {"buffers", "samples", "loss"}
 
 
 def limited(policy: Policy, **limits: float) -> Policy:

@@ -138,7 +138,7 @@ METHODS: dict[str, dict[str, Any]] = {
         "data": {"name": "squares:images", "train": 40, "test": 8, "augment": ["mosaic", "flip", "colour"]},
         "optimizer": {"client": {"name": "sgd", "lr": 0.01, "batch_size": 4}},
     },
-    "dgc": {"method": {"name": "dgc", "warmup": 1, "clip": 1.0}},
+    "dgc": {"method": {"name": "dgc", "warmup": 1}},
     "fedcom": {
         "method": {"name": "fedcom", "tracking": True, "server_rate": 0.9},
         "optimizer": {"client": {"name": "sgd", "lr": 0.05}},

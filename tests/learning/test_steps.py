@@ -121,6 +121,7 @@ def test_every_loss_is_a_pure_function_that_can_be_captured(loss, name, given):
         "labels": torch.arange(4),
         "distilled": torch.tensor([True, False, True, True]),
         "anchor": {n: torch.zeros_like(w) for n, w in state[0].items()},
+        "correction": {n: torch.ones_like(w) for n, w in state[0].items()},
     }
     wanted = [
         n for n in loss.inputs if n not in OF_A_STEP[:1] and (given == "all that it takes" or n not in loss.optional)

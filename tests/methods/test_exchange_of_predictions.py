@@ -269,7 +269,7 @@ class OneOverflows(FedDF):
     def local_training(self, client: Client, request: GlobalModel) -> LocalModel:
         """FedDF's, spoilt on client 0."""
         trained = FedDF.local_training(self, client, request)
-        return trained if client.id else LocalModel({"1.weight": torch.full((2, 2), 3e38)}, 1, 0.0)
+        return trained if client.id else LocalModel({"1.weight": torch.full((2, 2), 3e38)}, {}, 1, 0.0)
 
 
 def test_feddf_refuses_models_that_overflow():

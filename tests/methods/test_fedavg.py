@@ -18,6 +18,7 @@ from catchment.errors import ModelError
 from catchment.families.weights import GlobalModel, LocalModel
 from catchment.methods.fedavg import FedAvg
 from catchment.methods.fedprox import FedProx
+from catchment.robust.aggregators import Median
 from catchment.simulation.inprocess import InProcess
 
 # Client 0 has one sample x = (1, 0) of class 0, client 1 has three of x = (0, 2) of class 1.
@@ -26,7 +27,12 @@ CLIENTS = [([[1.0, 0.0]], [0]), ([[0.0, 2.0]] * 3, [1] * 3)]
 
 def rounds(method, number: int, **settings):
     """The global weights after some rounds."""
-    w = world(method, CLIENTS, **settings)
+    return after(world(method, CLIENTS, **settings), number)
+
+
+def after(w, number: int):
+    """The global weights of a world after some rounds."""
+    method = w.method
     server = Server(w)
     fleet = Fleet(InProcess(w), method, Ledger(), expectations=Expectations.of(method, w), seed=0)
     state = method.init(server)
@@ -78,6 +84,12 @@ def test_batch_normalisation_buffers_are_averaged_on_purpose():
     assert weights["0.num_batches_tracked"].item() == 2
 
 
+def test_the_mean_is_that_of_the_aggregation():
+    # Of W0, W1 and W1 the median is W1, number by number.
+    w = dataclasses.replace(world(FedAvg(), [*CLIENTS, CLIENTS[1]]), aggregator=Median())
+    assert torch.allclose(after(w, 1)["1.weight"], torch.tensor([[0.0, -1.0], [0.0, 1.0]]))
+
+
 @dataclasses.dataclass(frozen=True)
 class OneIsBroken(FedAvg):
     """Client 1 sends what cannot be averaged."""
@@ -97,7 +109,7 @@ class OneIsBroken(FedAvg):
             "another name": {"2.weight": weight},
             "no samples": good.weights,
         }
-        return LocalModel(spoilt[self.sent], 0 if self.sent == "no samples" else good.samples, good.loss)
+        return LocalModel(spoilt[self.sent], {}, 0 if self.sent == "no samples" else good.samples, good.loss)
 
 
 @pytest.mark.parametrize("sent", ["nan", "another shape", "another name", "no samples"])

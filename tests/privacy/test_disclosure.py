@@ -28,7 +28,8 @@ def script(name):
 
 def test_without_a_world_sizes_are_those_of_the_papers():
     assert disclosed(FedAvg) == [
-        Disclosed("weights", "weights", "client weights", "local_training", None),
+        Disclosed("weights", "weights", "client parameters", "local_training", None),
+        Disclosed("buffers", "weights", "client buffers", "local_training", None),
         Disclosed("samples", "counts", "int", "local_training", None),
         Disclosed("loss", "metrics", "float", "local_training", None),
     ]

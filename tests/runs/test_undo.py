@@ -11,10 +11,11 @@ from torch import nn
 from worlds import experiment
 
 import catchment
+from catchment.core.fleet import Fleet
 from catchment.errors import Diverged
 from catchment.exchange.message import Message
-from catchment.methods import fedprox
 from catchment.methods.fedgkt import FedGKT
+from catchment.methods.fedprox import FedProx
 from catchment.runs.undo import broken, restorer
 from catchment.simulation import inprocess
 
@@ -99,22 +100,21 @@ def test_divergence_that_is_nobodys_fault_stops_the_run_with_its_reason(monkeypa
 
 
 def test_a_reply_that_makes_the_method_raise_undoes_the_round_and_a_mistake_of_the_method_is_raised(monkeypatch):
-    mean_model = fedprox.mean_model
+    ask = Fleet.ask
 
-    def picky(server, replies):
-        kept = []
-        for reply in replies:
+    def picky(self, handler, bodies, **more):
+        for reply in ask(self, handler, bodies, **more):
             if reply.client == 2:
                 raise IndexError("no such place")
-            kept.append(reply)
-        return mean_model(server, kept)
+            yield reply
 
-    monkeypatch.setattr(fedprox, "mean_model", picky)
+    monkeypatch.setattr(Fleet, "ask", picky)
     events = []
     full = experiment("fedprox", participation={"fraction": 1.0})
     catchment.run(full, observe=lambda record: events.extend(record["events"]))
     assert [(event["what"], event["client"]) for event in events][:2] == [("undone", None), ("suspended", 2)]
     assert {event["what"] for event in events[2:]} <= {"late"}  # who was not heard when the round was undone, if any
-    monkeypatch.setattr(fedprox, "mean_model", lambda server, replies: [*replies, 1 / 0])
+    monkeypatch.setattr(Fleet, "ask", ask)
+    monkeypatch.setattr(FedProx, "step", lambda self, server, state, mean: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         catchment.run(full)
