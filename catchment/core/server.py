@@ -104,6 +104,10 @@ class Server:
         """The model of one client, and facts about it."""
         return self.world.client_architecture(client)
 
+    def most_samples(self, client: int) -> int:
+        """How many samples a client has, or may say that it has where it brings data of its own."""
+        return self.world.most_samples if self.world.data.own else len(self.world.data.clients[client])
+
     @property
     def settings(self) -> OptimizerSettings:
         """`[optimizer.server]`: the learning rate, its schedule, the batch size."""

@@ -20,7 +20,7 @@ METHODS = {
     "oneshot": "catchment.methods.oneshot:OneShot",
     "smartidx": "catchment.methods.smartidx:SmartIdx",
     "split": "catchment.methods.split:Split",
-    "splitfed": "catchment.methods.split:SplitFed",
+    "splitfed": "catchment.methods.splitfed:SplitFed",
     "standalone": "catchment.methods.standalone:Standalone",
 }
 """The names that an experiment file can use, and where each method is."""

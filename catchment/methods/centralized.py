@@ -89,38 +89,36 @@ class Centralized(Method[State]):
 
     def init(self, server: Server) -> State:
         """Fresh models."""
-        world = server.world
-        models = {name: server.build(architecture) for name, architecture in self.architectures(world).items()}
-        settings = self.settings(world)
+        models = {name: server.build(architecture) for name, architecture in self.architectures(server).items()}
+        settings = self.settings(server)
         return State(None, None, models, {name: server.optimizer(model, settings) for name, model in models.items()})
 
-    def architectures(self, world: World) -> dict[str, Architecture]:
+    def architectures(self, server: Server) -> dict[str, Architecture]:
         """Of the models, by name."""
-        chosen = world.client_architectures if self.model == "client" else [world.server_architecture]
+        chosen = server.client_architectures if self.model == "client" else [server.architecture]
         return {architecture.name: architecture for architecture in chosen}
 
-    def settings(self, world: World) -> OptimizerSettings:
+    def settings(self, server: Server) -> OptimizerSettings:
         """Of the side whose model it is."""
-        return world.client_optimizer if self.model == "client" else world.server_optimizer
+        return server.client_settings if self.model == "client" else server.settings
 
     def round(self, server: Server, state: State, fleet: Fleet) -> None:
         """Collect the data that are not there yet, then train."""
-        if len(state.came) < server.world.clients:
+        if len(state.came) < server.clients:
             self.collect(server, state, fleet)
         if state.images is None or state.labels is None:
             return
         samples = Samples(state.images, state.labels, torch.arange(len(state.labels)))
         epochs = self.client_epochs if self.model == "client" else self.server_epochs
         for name, model in state.models.items():
-            batches = server.batches(samples, self.settings(server.world).batch_size, epochs=epochs)
+            batches = server.batches(samples, self.settings(server).batch_size, epochs=epochs)
             server.fit(task_loss, model.train(), state.optimizers[name], batches)
 
     def collect(self, server: Server, state: State, fleet: Fleet) -> None:
         """The data of all clients whose data are not there yet, however long it takes; who is missing is an event."""
-        world = server.world
 
         def accept(reply: Reply[AllData]) -> str:
-            return world.task.refuses(reply.body.labels, world.classes)
+            return server.task.refuses(reply.body.labels, server.classes)
 
         bodies = {k: SendData() for k in fleet.idle() if k not in state.came}
         replies = list(fleet.ask(self.send_data, bodies, deadline=math.inf, in_order=True, accept=accept))
@@ -133,7 +131,7 @@ class Centralized(Method[State]):
         if replies:
             state.images, state.labels = (torch.cat(tensors) for tensors in zip(*parts))
             state.came = sorted([*state.came, *(reply.client for reply in replies)])
-        for client in sorted(set(range(world.clients)).difference(state.came)):
+        for client in sorted(set(range(server.clients)).difference(state.came)):
             fleet.missing(client, self.send_data, "its data are not here; it is asked again in the next round")
 
     @on_client
@@ -148,14 +146,15 @@ class Centralized(Method[State]):
         if len(scores) == 1:
             (score,) = scores.values()
             return Metrics.of_model(score)
-        world = server.world
-        return Metrics.of_clients({k: scores[world.client_architecture(k).name].quality for k in range(world.clients)})
+        return Metrics.of_clients(
+            {k: scores[server.client_architecture(k).name].quality for k in range(server.clients)}
+        )
 
     def client_model(self, server: Server, state: State, client: int, kept: ClientState) -> nn.Module:
         """The one model, or that of the client's architecture."""
         if len(state.models) == 1:
             return self.server_model(server, state)
-        return state.models[server.world.client_architecture(client).name]
+        return state.models[server.client_architecture(client).name]
 
     def server_model(self, server: Server, state: State) -> nn.Module:
         """The one model."""

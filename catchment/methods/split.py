@@ -1,39 +1,30 @@
 """Split learning: Gupta, Raskar, Distributed learning of deep neural network over multiple agents, JNCA 2018;
 Vepakomma et al., Split learning for health: Distributed deep learning without sharing raw patient data, 2018.
-SplitFed: Thapa et al., SplitFed: When Federated Learning Meets Split Learning, AAAI 2022.
 
 The device holds the first layers f_e, the server the rest f_s. For every batch, features H and labels go up, the server
-steps at once, and dL/dH comes down. In split learning clients work one after another, each from the extractor of the
-one before. In SplitFed all work at once, and the extractors are averaged at the end of a round; in its v2 there is one
-server half, which takes the clients' batches in turn, in v1 each client has a copy of it, and these are averaged too.
+steps at once, and dL/dH comes down. Clients work one after another, each from the extractor of the one before.
 
 Departures:
 - The features of a batch are made a second time when their gradient comes, because nothing but declared state lives
   between two messages. They are the same; the clock and the count of work have one forward pass more.
-- Split learning hands extractors over through the server. The paper's clients may also pass them on directly; the
-  bytes are the same, and are booked. Only weights (and buffers) are handed over: a client's optimiser state stays with
-  it, and waits for its next turn.
-- In SplitFed v2 the server takes the batches of a step in the order of the clients, where the paper draws an order.
-- Clients of SplitFed may have unequal data: one that has done its batches waits for the others.
-- The optimisers of what SplitFed averages (extractors; server halves in v1) start afresh in every round, as in FedAvg:
-  their state belongs to weights that are gone. In v2 the server's optimiser goes on.
-- A client that is lost in its turn leaves no trace in the extractor. The steps that the server made with it stay, but
-  for those of its copy in v1.
+- Extractors are handed over through the server. The paper's clients may also pass them on directly; the bytes are the
+  same, and are booked. Only weights (and buffers) are handed over: a client's optimiser state stays with it, and waits
+  for its next turn.
+- A client that is lost in its turn leaves no trace in the extractor. The steps that the server made with it stay.
 """
 
 from __future__ import annotations
 
-import copy
 from collections import OrderedDict
-from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from catchment.client.state import ClientState
+from catchment.core.architecture import Architecture
 from catchment.core.client import Client
 from catchment.core.declarations import Last, Samples, features, labels, like
 from catchment.core.fleet import Fleet
@@ -43,7 +34,7 @@ from catchment.core.server import Server
 from catchment.core.world import World
 from catchment.data import Batch
 from catchment.data.batching import batch_sizes
-from catchment.errors import ExperimentError, ProtocolError, at_least
+from catchment.errors import ProtocolError, at_least
 from catchment.exchange.payload import Payload
 from catchment.families import checks
 from catchment.families.features import check_half
@@ -58,7 +49,12 @@ PREFIX = "extractor."
 
 def client_extractor(world: World, client: int) -> Weights:
     """The first weights of the extractor, which all clients share."""
-    initial = world.client_architecture(client).facts.initial
+    return first_extractor(world.client_architecture(client))
+
+
+def first_extractor(architecture: Architecture) -> Weights:
+    """The part of a model's first weights that is its extractor's."""
+    initial = architecture.facts.initial
     return {name.removeprefix(PREFIX): tensor for name, tensor in initial.items() if name.startswith(PREFIX)}
 
 
@@ -114,12 +110,17 @@ class State:
         return Half(self.model, self.optimizer)
 
 
-class TwoHalves(Method[State]):
-    """What both methods are: one extractor for all clients, one server half, a turn batch by batch."""
+@dataclass(frozen=True)
+class Split(Method[State]):
+    """Split learning."""
 
     models: ClassVar[tuple[str, ...]] = ("extractor", "model")
     persistent: ClassVar[tuple[str, ...]] = ("extractor", "optimizer", "cursor")  # within a turn
     takes_features: ClassVar[bool] = True
+    client_epochs: int = 1  # of a client's turn, or per round where all work at once
+
+    def __post_init__(self) -> None:
+        at_least("client_epochs", self.client_epochs, 1)
 
     def check(self, world: World) -> None:
         """One extractor for all clients, and a server half that fits it."""
@@ -130,39 +131,14 @@ class TwoHalves(Method[State]):
     def init(self, server: Server) -> State:
         """Both halves with their first weights."""
         model = server.model()
-        return State(client_extractor(server.world, 0), model, server.optimizer(model))
-
-    def evaluate(self, server: Server, state: State, fleet: Fleet) -> Metrics:
-        """The extractor followed by the server half, on the test set."""
-        score = server.evaluate(self.server_model(server, state))
-        return Metrics.of_model(score)
-
-    def client_model(self, server: Server, state: State, client: int, kept: ClientState) -> nn.Module:
-        """The extractor followed by the server half, for everybody."""
-        return self.server_model(server, state)
-
-    def server_model(self, server: Server, state: State) -> nn.Module:
-        """The extractor followed by the server half."""
-        extractor = server.client_model(0).get_submodule("extractor")
-        load_weights(tensors_of(extractor), state.extractor, "the extractor")
-        return nn.Sequential(OrderedDict(extractor=extractor, server=state.model))
-
-
-@dataclass(frozen=True)
-class Split(TwoHalves):
-    """Split learning."""
-
-    client_epochs: int = 1  # of a client's turn
-
-    def __post_init__(self) -> None:
-        at_least("client_epochs", self.client_epochs, 1)
+        return State(first_extractor(server.client_architecture(0)), model, server.optimizer(model))
 
     def round(self, server: Server, state: State, fleet: Fleet) -> None:
         """A turn for every client of the cohort; one that is lost or refused hands nothing over."""
         state.model.train()
         for client in fleet.cohort():
             end = fleet.now + fleet.deadline  # of the turn
-            turn = Turn(server.world, client, self.client_epochs)
+            turn = Turn(server, client, self.client_epochs)
             reply = next(fleet.ask(self.begin, {client: Extractor(state.extractor)}, accept=turn.accept), None)
             while reply is not None:
                 gradient = learn(server, state.half, reply.body)
@@ -190,76 +166,20 @@ class Split(TwoHalves):
         client.state = {"optimizer": client.state["optimizer"]}
         return trained
 
+    def evaluate(self, server: Server, state: State, fleet: Fleet) -> Metrics:
+        """The extractor followed by the server half, on the test set."""
+        score = server.evaluate(self.server_model(server, state))
+        return Metrics.of_model(score)
 
-@dataclass(frozen=True)
-class SplitFed(TwoHalves):
-    """Split learning in parallel, with averaged extractors."""
+    def client_model(self, server: Server, state: State, client: int, kept: ClientState) -> nn.Module:
+        """The extractor followed by the server half, for everybody."""
+        return self.server_model(server, state)
 
-    aggregates: ClassVar[bool] = True
-    client_epochs: int = 1  # of a client, per round
-    variant: Literal["v1", "v2"] = "v2"  # a copy of the server half per client, averaged; or one for all
-
-    def __post_init__(self) -> None:
-        at_least("client_epochs", self.client_epochs, 1)
-        if self.variant not in ("v1", "v2"):
-            raise ExperimentError(f'variant is "{self.variant}"; "v1" or "v2" is expected')
-
-    def round(self, server: Server, state: State, fleet: Fleet) -> None:
-        """Step by step with all clients; then the means, by samples, of those who came to the end."""
-        state.model.train()
-        cohort = fleet.cohort()
-        halves = self.halves(server, state, cohort)
-        end = fleet.now + fleet.deadline  # of the round
-        turns = {client: Turn(server.world, client, self.client_epochs) for client in cohort}
-
-        def accept(reply: Reply[Features]) -> str:
-            return turns[reply.client].accept(reply)
-
-        bodies = dict.fromkeys(cohort, Extractor(state.extractor))
-        replies = fleet.ask(self.begin, bodies, in_order=True, accept=accept)
-        done: dict[int, Gradient] = {}
-        while True:
-            going: dict[int, Gradient] = {}
-            for reply in replies:
-                among = done if reply.body.last else going
-                among[reply.client] = learn(server, halves[reply.client], reply.body)
-            if not going:
-                break
-            replies = fleet.ask(self.step, going, deadline=end - fleet.now, in_order=True, accept=accept)
-        extractor, half = server.aggregator.running(), server.aggregator.running()
-        ends = fleet.ask(self.finish, dict(sorted(done.items())), deadline=end - fleet.now, in_order=True)
-        for trained in ends:
-            extractor.add(trained.body.weights, weight=trained.body.samples)
-            if self.variant == "v1":
-                half.add(halves[trained.client].model.state_dict(), weight=trained.body.samples)
-        if extractor.weight:
-            state.extractor = extractor.value()
-        if half.weight:
-            load_weights(tensors_of(state.model), half.value(), "the server half")
-
-    def halves(self, server: Server, state: State, cohort: Iterable[int]) -> dict[int, Half]:
-        """The server half that each client works with: its own copy in v1, one for all in v2."""
-        if self.variant == "v2":
-            return dict.fromkeys(cohort, state.half)
-        models = {client: copy.deepcopy(state.model) for client in cohort}
-        return {client: Half(model, server.optimizer(model)) for client, model in models.items()}
-
-    @on_client
-    def begin(self, client: Client, request: Extractor) -> Features:
-        """Take the mean extractor, with a fresh optimiser."""
-        return begin_turn(client, request, {}, self.client_epochs)
-
-    @on_client
-    def step(self, client: Client, request: Gradient) -> Features:
-        """One step of the extractor, then the next batch."""
-        return continue_turn(client, request, self.client_epochs)
-
-    @on_client
-    def finish(self, client: Client, request: Gradient) -> Trained:
-        """The last step of the extractor; nothing stays on the client."""
-        trained = end_turn(client, request)
-        client.state = {}
-        return trained
+    def server_model(self, server: Server, state: State) -> nn.Module:
+        """The extractor followed by the server half."""
+        extractor = server.client_model(0).get_submodule("extractor")
+        load_weights(tensors_of(extractor), state.extractor, "the extractor")
+        return nn.Sequential(OrderedDict(extractor=extractor, server=state.model))
 
 
 # ---- a turn, on the server --------------------------------------------------------------------------------------
@@ -268,9 +188,9 @@ class SplitFed(TwoHalves):
 class Turn:
     """Counts the batches of one client in one round."""
 
-    def __init__(self, world: World, client: int, epochs: int) -> None:
-        samples = world.most_samples if world.data.own else len(world.data.clients[client])
-        self.most = epochs * max(1, len(batch_sizes(samples, world.client_optimizer.batch_size)))
+    def __init__(self, server: Server, client: int, epochs: int) -> None:
+        batches = batch_sizes(server.most_samples(client), server.client_settings.batch_size)
+        self.most = epochs * max(1, len(batches))
         self.number = 0  # of the batch that came last
 
     def accept(self, reply: Reply[Features]) -> str:
@@ -281,8 +201,8 @@ class Turn:
 
 def learn(server: Server, half: Half, upload: Features) -> Gradient:
     """One step of the server half on one batch; dL/dH, from the weights before the step."""
-    features = upload.features.to(server.world.device).detach().requires_grad_()
-    batch = Batch(features, upload.labels.to(server.world.device), torch.arange(len(features)))
+    features = upload.features.to(server.device).detach().requires_grad_()
+    batch = Batch(features, upload.labels.to(server.device), torch.arange(len(features)))
     fit(task_loss, half.model, half.optimizer, [batch], criterion=server.task.loss)  # alone: features have a gradient
     assert features.grad is not None
     return Gradient(features.grad)
@@ -346,8 +266,7 @@ def _send(client: Client, extractor: nn.Module, epochs: int) -> Features:
 
 def _features(client: Client, extractor: nn.Module, number: int, images: Tensor) -> Tensor:
     """H of one batch. Dropout takes the same draws each time: the gradient belongs to the features that were sent."""
-    draws = client.world.client_architecture(client.id).facts.draws
-    seed = derive(client.world.seed, "features", client.id, client.round, number)
-    with seeded_globals(seed) if draws else nullcontext():
+    seed = derive(client.shared_seed, "features", client.id, client.round, number)
+    with seeded_globals(seed) if client.architecture.facts.draws else nullcontext():
         features: Tensor = extractor(images)
     return features

@@ -26,7 +26,8 @@ from catchment.errors import ExperimentError, ModelError
 from catchment.exchange.message import Message
 from catchment.exchange.request import Request
 from catchment.learning.optimizers import OptimizerSettings
-from catchment.methods.split import Extractor, Split, SplitFed
+from catchment.methods.split import Extractor, Split
+from catchment.methods.splitfed import SplitFed
 from catchment.models import SplitModel
 from catchment.runtimes.torch import serve
 from catchment.simulation.inprocess import InProcess
