@@ -24,7 +24,7 @@ EXTRAS = ("device", "server")
 SHOWN = 12  # packages by name; the others together
 PROJECT = ("catchment", "pyproject.toml", "README.md", "LICENSE", "constraints.txt")
 TRIED = {
-    "device": "import flwr, catchment.cli.app; from catchment.codecs import Wire; Wire.parse(['features=int8+zstd'])",
+    "device": "import flwr, catchment.cli.app; from catchment.codecs import Codecs; Codecs.parse(['x=int8+zstd'])",
     "server": "import flwr, catchment.cli.app, catchment.report.figures, catchment.data.parquet, catchment.keys.keys",
 }
 

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from catchment import launch, models
-from catchment.codecs import Wire
+from catchment.codecs import Codecs
 from catchment.config.experiment import Experiment
 from catchment.config.objects import named
 from catchment.config.toml import merged
@@ -102,18 +102,18 @@ def check_model(
 
 def check_stage(stage: str, path: str = ".") -> None:
     """Check a stage of a codec, named as in `wire.codecs`: forms, sizes, and no number lost without `loses`."""
-    wire = Wire.parse(Experiment.of(wire={"codecs": [f"x={stage}"]}, path=path).wire.codecs)
-    loses = any(part.loses for rule in wire.rules for part in rule.chain.stages)
+    codecs = Codecs.parse(Experiment.of(wire={"codecs": [f"x={stage}"]}, path=path).wire.codecs)
+    loses = any(part.loses for rule in codecs.rules for part in rule.chain.stages)
     draw = torch_generator(0, "numbers")
     for tensor in (
         torch.randn(1000, generator=draw), torch.randn(7, 3, 5, 5, generator=draw), torch.zeros(100),
         torch.randn(1, generator=draw), torch.tensor(2.5), torch.zeros(0, 4), torch.full((64,), 1e30),
     ):  # fmt: skip
         message, base = Message({"x": tensor}), Message({"x": torch.ones_like(tensor)})
-        sent, again = (wire.encode(message, "up", {}, base=base)[0].to_bytes() for _ in range(2))
+        sent, again = (codecs.encode(message, "up", {}, base=base)[0].to_bytes() for _ in range(2))
         what = f"{stage}: a tensor of shape {list(tensor.shape)}"
         assert sent == again, f"{what} is coded in another way each time"
-        came = wire.decode(Message.from_bytes(sent)[0], "up", base=base).tensors["x"]
+        came = codecs.decode(Message.from_bytes(sent)[0], "up", base=base).tensors["x"]
         assert (came.dtype, came.shape) == (tensor.dtype, tensor.shape), f"{what} comes back as {_form(came)}"
         assert bool(came.isfinite().all()), f"{what} comes back with NaN or infinity"
         assert loses or torch.equal(came, tensor), f"{what} comes back with other numbers; say loses = True"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from catchment.client.state import ClientState, Versions
-from catchment.codecs import Wire
+from catchment.codecs import Codecs
 from catchment.errors import CatchmentError
 from catchment.exchange.message import Message
 from catchment.exchange.request import Request, Response
@@ -31,7 +31,7 @@ class Runtime(Protocol):
         """What a request asks for: a function of its decoded message and of the state, neither of which is changed."""
 
 
-def answer(runtime: Runtime, wire: Wire, request: Request, versions: Versions | None) -> Response:
+def answer(runtime: Runtime, codecs: Codecs, request: Request, versions: Versions | None) -> Response:
     """Answer one request.
 
     `versions` is where the client remembers; None if neither method nor codecs need it. An exception is a failed reply
@@ -43,11 +43,11 @@ def answer(runtime: Runtime, wire: Wire, request: Request, versions: Versions | 
         state = versions.newest(request.sequence) if request.aside else versions.before(request)
     memory = state.pop(WIRE, {})
     try:
-        message = request.body if request.aside else wire.decode(request.body, "down")
+        message = request.body if request.aside else codecs.decode(request.body, "down")
         work = runtime.run(request, message, state)
         body = work.reply
         if not request.aside:
-            body, memory = wire.encode(body, "up", memory, message)
+            body, memory = codecs.encode(body, "up", memory, message)
             if versions is not None:
                 versions.keep(request, {**work.state, WIRE: memory} if memory else work.state)
     except Exception as error:

@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 
 from catchment.client.answer import Runtime, answer
 from catchment.client.state import Versions, state_from_message, state_to_message
-from catchment.codecs import Wire
+from catchment.codecs import Codecs
 from catchment.errors import RunError
 from catchment.exchange.message import Message
 from catchment.exchange.request import Request, Response
@@ -50,7 +50,7 @@ class Seat:
             line.shutdown(socket.SHUT_RDWR)
 
 
-def work(connection: Connection, runtime: Runtime, wire: Wire, remembers: bool) -> None:
+def work(connection: Connection, runtime: Runtime, codecs: Codecs, remembers: bool) -> None:
     """The other end of a seat: answer requests until it is closed; clients may remember something between them."""
     with contextlib.suppress(*GONE), connection:
         while True:
@@ -59,7 +59,7 @@ def work(connection: Connection, runtime: Runtime, wire: Wire, remembers: bool) 
             if remembers:
                 versions = Versions()
                 versions.restore(state_from_message(Message.from_bytes(connection.recv_bytes())[0]))
-            response = answer(runtime, wire, request, versions)
+            response = answer(runtime, codecs, request, versions)
             connection.send_bytes(response.to_bytes())
             if versions is not None and _changes(request, response):
                 connection.send_bytes(state_to_message(versions.newest(request.sequence + 1)).to_bytes())

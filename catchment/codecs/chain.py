@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from catchment.codecs.bits import check_wire, from_wire, to_wire
+from catchment.codecs.packing import check_wire, from_wire, to_wire
 from catchment.codecs.stage import CannotCarry, Context, Form, Layout, Parts, Stage, is_finite
 from catchment.errors import CatchmentError, ProtocolError, WireError, printable
 from catchment.exchange.message import plain

@@ -11,9 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from catchment.codecs.bits import bytes_of, expect, from_wire, to_wire, wire_layout
-from catchment.codecs.gaps import from_gaps, to_gaps
-from catchment.codecs.selection import MOST
+from catchment.codecs.packing import bytes_of, expect, from_gaps, from_wire, to_gaps, to_wire, wire_layout
+from catchment.codecs.sparsification import MOST
 from catchment.codecs.stage import Context, Form, Layout, Parts, Place, Stage, put
 from catchment.errors import ExperimentError, WireError
 

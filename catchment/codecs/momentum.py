@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from catchment.codecs.differences import fitting, with_residual
+from catchment.codecs.sparsification import fitting, with_residual
 from catchment.codecs.stage import Context, Parts, Place, Stage, put
 from catchment.errors import ExperimentError
 

@@ -13,12 +13,11 @@ from fnmatch import fnmatchcase
 from typing import Any, Literal, get_type_hints
 
 from catchment.codecs.chain import Chain
-from catchment.codecs.differences import Feedback, Update
 from catchment.codecs.lossless import Golomb, Sparse, Zstd
 from catchment.codecs.momentum import MomentumCorrection
-from catchment.codecs.precision import BFloat16, Float16, Int4, Int8, Sign
-from catchment.codecs.selection import TopK
+from catchment.codecs.quantization import BFloat16, Float16, Int4, Int8, Sign
 from catchment.codecs.smartidx import Packages
+from catchment.codecs.sparsification import Feedback, TopK, Update
 from catchment.codecs.stage import PLACES, Stage
 from catchment.errors import ExperimentError
 from catchment.names import did_you_mean, resolve

@@ -13,9 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from catchment.codecs.bits import bytes_of, expect
-from catchment.codecs.gaps import Positions, from_bits, from_gaps, to_bits, to_gaps
-from catchment.codecs.selection import kept, largest, scattered
+from catchment.codecs.packing import Positions, bytes_of, expect, from_bits, from_gaps, to_bits, to_gaps
+from catchment.codecs.sparsification import kept, largest, scattered
 from catchment.codecs.stage import Context, Form, Layout, Parts, Place, Stage, put
 from catchment.errors import ExperimentError, WireError
 

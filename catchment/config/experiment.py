@@ -18,7 +18,7 @@ import tomli_w
 import torch
 
 from catchment import data
-from catchment.codecs import Wire
+from catchment.codecs import Codecs
 from catchment.config.objects import check_data, named
 from catchment.config.paths import absolute
 from catchment.config.settings import (
@@ -131,7 +131,7 @@ class Experiment:
                     "set data.validation, such as 0.1"
                 )
         self._see_own_modules()
-        Wire.parse(self.wire.codecs)
+        Codecs.parse(self.wire.codecs)
 
     # ---- from and to files ----
 
@@ -271,7 +271,7 @@ class Experiment:
             server_optimizer=self.optimizer.server,
             augment=d.augment,
             device=_device(self.device),
-            wire=Wire.parse((*method.codecs, *self.wire.codecs)),
+            codecs=Codecs.parse((*method.codecs, *self.wire.codecs)),
             aggregator=self.build_aggregator(),
             initial=self.models.initial,
             most_samples=d.most_samples,
@@ -303,7 +303,7 @@ class Experiment:
             )
         world.check_models()
         world.method.check(world)
-        check_rules(world.wire.rules, type(method), self.method["name"], world)
+        check_rules(world.codecs.rules, type(method), self.method["name"], world)
         check_fields(getattr(attack, "fields", ()), type(method), self.method["name"], "attack.fields", world)
         self.probe.check(world)
         return world

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from catchment.client.state import ClientState
-from catchment.codecs import Wire
+from catchment.codecs import Codecs
 from catchment.core.architecture import Architecture
 from catchment.core.worker import WorkerCache
 from catchment.core.world import World
@@ -79,9 +79,9 @@ class Client:
         return self.world.server_optimizer
 
     @property
-    def wire(self) -> Wire:
+    def codecs(self) -> Codecs:
         """The codecs that a reply goes through."""
-        return self.world.wire
+        return self.world.codecs
 
     @property
     def shared_seed(self) -> int:

@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from catchment.codecs import Wire
+from catchment.codecs import Codecs
 from catchment.core.expectations import Expectations
 from catchment.core.inflight import FOREVER, Arrival, InFlight, InFlightSnapshot
 from catchment.core.intake import Accept, Intake, Reply
@@ -57,7 +57,7 @@ class Fleet:
         fraction: float = 1.0,
         deadline: float | None = None,
         measured: int | None = None,
-        wire: Wire | None = None,
+        codecs: Codecs | None = None,
         expectations: Expectations | None = None,
         attack: AttackPlan | None = None,
         inspection: Inspection | None = None,
@@ -76,11 +76,13 @@ class Fleet:
         self._fraction = fraction
         self._deadline = FOREVER if deadline is None else deadline
         self._measured = measured
-        self._wire = wire or Wire()
+        self._codecs = codecs or Codecs()
         self._expectations = expectations or Expectations.of(method, None)
         self._stopwatch = stopwatch or Stopwatch()
         self._inflight = InFlight(transport, self._book, self._stopwatch)
-        self.intake = Intake(method, self._wire, self._expectations, self.outcomes, attack, inspection, self._stopwatch)
+        self.intake = Intake(
+            method, self._codecs, self._expectations, self.outcomes, attack, inspection, self._stopwatch
+        )
         self._round = 0
         self._purpose = TRAINING
 
@@ -230,10 +232,10 @@ class Fleet:
         return requests
 
     def _coded(self, message: Message) -> Message:
-        if not self._wire.rules:
+        if not self._codecs.rules:
             return message
         with self._stopwatch.during("wire"):
-            return self._wire.encode(message, "down", {})[0]
+            return self._codecs.encode(message, "down", {})[0]
 
     def _book(self, arrival: Arrival) -> None:
         """Count a response in the ledger, in the round in which it came and whatever becomes of it."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from catchment.codecs import Wire
+from catchment.codecs import Codecs
 from catchment.core.expectations import Expectations
 from catchment.core.inflight import Arrival
 from catchment.core.method import Method, contract
@@ -45,7 +45,7 @@ class Intake:
     def __init__(
         self,
         method: Method[Any],
-        wire: Wire,
+        codecs: Codecs,
         expectations: Expectations,
         outcomes: Outcomes,
         attack: AttackPlan | None = None,
@@ -55,7 +55,7 @@ class Intake:
         self.observe: ReplyObserver | None = None
         self.profiles: Mapping[int, Profile] = {}  # by client: what the inspection knows of its last uploads
         self._method = type(method)
-        self._wire = wire
+        self._codecs = codecs
         self._expectations = expectations
         self._outcomes = outcomes
         self._attack = attack
@@ -81,12 +81,12 @@ class Intake:
         if response.body is None:
             (self._outcomes.failed if response.failed else self._outcomes.lost)(request, response.error)
             return None
-        if request.aside or not self._wire.rules:
+        if request.aside or not self._codecs.rules:
             return response.body
         try:
             with self._stopwatch.during("wire"):
-                base = self._wire.decode(request.body, "down")
-                return self._wire.decode(response.body, "up", base, partial(self._expectations.refuses, request))
+                base = self._codecs.decode(request.body, "down")
+                return self._codecs.decode(response.body, "up", base, partial(self._expectations.refuses, request))
         except Exception as error:  # a client's bytes, whatever they do to the decoder
             self._refuse(request, reason(error))
             return None
@@ -103,7 +103,7 @@ class Intake:
                 honest[request.client] = message
             yield request, message
         for place, (_, (request, own)) in enumerate(sorted(waiting.items())):
-            lie = plan.lie(own, honest, self._wire.decode(request.body, "down"), place, len(waiting))
+            lie = plan.lie(own, honest, self._codecs.decode(request.body, "down"), place, len(waiting))
             if lie is not own:
                 numbers = plan.attack.numbers(len(honest), len(waiting))
                 self._outcomes.attacked(request, numbers, len(honest))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from catchment import models
-from catchment.codecs import Wire
+from catchment.codecs import Codecs
 from catchment.core.architecture import Architecture
 from catchment.core.method import Method
 from catchment.data import Division, Normalisation, Samples
@@ -40,7 +40,7 @@ class World:
     server_optimizer: OptimizerSettings
     augment: tuple[str, ...] = ()
     device: torch.device = CPU
-    wire: Wire = field(default_factory=Wire)
+    codecs: Codecs = field(default_factory=Codecs)
     aggregator: Aggregator = field(default_factory=Mean)  # of uploads, in methods that average them
     initial: str = "own"  # first weights of all models: their own, or "glorot"
     most_samples: int = 10_000  # that a client with data of its own may say it has
@@ -156,7 +156,7 @@ class World:
     @property
     def remembers(self) -> bool:
         """Whether clients keep anything between requests."""
-        return bool(self.method.persistent) or self.wire.remembers
+        return bool(self.method.persistent) or self.codecs.remembers
 
     def first_weights(self, client: int) -> Weights:
         """The first weights of a client's own model, on the CPU: other than those of other clients and the server."""

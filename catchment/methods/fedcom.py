@@ -108,9 +108,9 @@ class FedCOM(FedAvg):
 
     def quantised(self, client: Client, request: GlobalModel, reply: LocalModel) -> Weights:
         """The trained parameters as the server gets them: from these the corrections of all clients sum to zero."""
-        wire, base = client.wire, request.pack()
-        coded, _ = wire.encode(reply.pack(), "up", {}, base)
-        return LocalModel.unpack(wire.decode(coded, "up", base)).weights
+        codecs, base = client.codecs, request.pack()
+        coded, _ = codecs.encode(reply.pack(), "up", {}, base)
+        return LocalModel.unpack(codecs.decode(coded, "up", base)).weights
 
     def correction(self, client: Client, weights: Weights) -> Weights:
         """delta_k += (own change - mean change) / (eta tau); `state` holds delta_k with the own change in it."""

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from catchment.codecs import Wire
+from catchment.codecs import Codecs
 from catchment.codecs.chain import Chain
 from catchment.codecs.stage import Form, Stage
 from catchment.config.experiment import Experiment
@@ -91,16 +91,16 @@ def walk(
     `memory` counts that of the server.
     """
     experiment = _alone(experiment)
-    wire, label = world.wire, 0
+    codecs, label = world.codecs, 0
     if values == "loud":
-        wire, label = _of_fixed_size(world.wire), min(1, world.classes - 1)
+        codecs, label = _of_fixed_size(world.codecs), min(1, world.classes - 1)
     margin: dict[str, int] = {
         direction: COUNTED
-        for before, after in zip(world.wire.rules, wire.rules)
+        for before, after in zip(world.codecs.rules, codecs.rules)
         for direction in ((before.direction,) if before.direction else ("up", "down"))
         if before != after
     }
-    world = dataclasses.replace(world, wire=wire, data=_relabelled(world.data, label))
+    world = dataclasses.replace(world, codecs=codecs, data=_relabelled(world.data, label))
     world.check_models()  # finds the facts about models, by their work
     found, until = Walk(), time.monotonic() + seconds
     with hollow(values) as modules, memory or nullcontext():
@@ -152,15 +152,15 @@ def _alone(experiment: Experiment) -> Experiment:
     )
 
 
-def _of_fixed_size(wire: Wire) -> Wire:
+def _of_fixed_size(codecs: Codecs) -> Codecs:
     """The rules without stages that make of a tensor what its values allow; without them nothing gets smaller."""
 
     def depends(stage: Stage) -> bool:
         before = {"values": Form(torch.float32, (4,))}
         return stage.counts(before) or any(form.shape is None for form in stage.layout(before, 1).values())
 
-    chains = [Chain(*(stage for stage in rule.chain.stages if not depends(stage))) for rule in wire.rules]
-    return Wire(tuple(dataclasses.replace(rule, chain=chain) for rule, chain in zip(wire.rules, chains)))
+    chains = [Chain(*(stage for stage in rule.chain.stages if not depends(stage))) for rule in codecs.rules]
+    return Codecs(tuple(dataclasses.replace(rule, chain=chain) for rule, chain in zip(codecs.rules, chains)))
 
 
 def _relabelled(division: Division, label: int) -> Division:

@@ -85,7 +85,7 @@ class _Run:
             fraction=participation.fraction,
             deadline=participation.deadline,
             measured=experiment.evaluation.clients,
-            wire=world.wire,
+            codecs=world.codecs,
             expectations=self.expectations,
             attack=self.plan,
             inspection=None if looks == "none" else experiment.inspection,

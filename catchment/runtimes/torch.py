@@ -61,4 +61,4 @@ class TorchRuntime:
 
 def serve(world: World, request: Request, versions: Versions | None, cache: WorkerCache) -> Response:
     """Answer one request of a client of this world."""
-    return answer(TorchRuntime(world, cache), world.wire, request, versions)
+    return answer(TorchRuntime(world, cache), world.codecs, request, versions)

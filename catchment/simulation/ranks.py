@@ -151,7 +151,7 @@ def follow(build: Callable[[str], World | None]) -> None:
 
     def take(seat: Connection, world: World, threads: int) -> None:
         torch.set_num_threads(threads)
-        work(seat, TorchRuntime(world, WorkerCache(stop)), world.wire, world.remembers)
+        work(seat, TorchRuntime(world, WorkerCache(stop)), world.codecs, world.remembers)
 
     def begin(experiment: str, seats: int, threads: int) -> None:
         try:

@@ -6,11 +6,11 @@ import torch
 
 from catchment.client.answer import WIRE, Work, answer
 from catchment.client.state import ClientState, Versions
-from catchment.codecs import Wire
+from catchment.codecs import Codecs
 from catchment.exchange.message import Message
 from catchment.exchange.request import Request
 
-CODED = Wire.parse(["down:x=fp16", "up:x=feedback+topk(0.01)"])
+CODED = Codecs.parse(["down:x=fp16", "up:x=feedback+topk(0.01)"])
 ONES = Message({"x": torch.ones(500)})
 
 
@@ -28,13 +28,13 @@ class Counting:
         return Work(Message({"x": count * torch.arange(500.0)}), {"own": {"count": count}}, 7)
 
 
-def ask(runtime: Counting, versions: Versions | None, number: int = 0, body=ONES, wire=CODED, **more):
+def ask(runtime: Counting, versions: Versions | None, number: int = 0, body=ONES, codecs=CODED, **more):
     request = Request(3, more.pop("handler", "train"), 1, 0, number, body, **more)
-    return answer(runtime, wire, request, versions)
+    return answer(runtime, codecs, request, versions)
 
 
-def sent(wire: Wire, body: Message) -> Message:
-    return wire.encode(body, "down", {})[0]
+def sent(codecs: Codecs, body: Message) -> Message:
+    return codecs.encode(body, "down", {})[0]
 
 
 def test_the_runtime_sees_what_was_decoded_and_the_reply_is_coded():
@@ -78,5 +78,5 @@ def test_an_aside_is_not_coded_and_changes_nothing():
 def test_where_nothing_is_remembered_each_request_begins_anew():
     runtime = Counting()
     for number in range(2):
-        response = ask(runtime, None, number, wire=Wire())
+        response = ask(runtime, None, number, codecs=Codecs())
     assert response.body.tensors["x"][1] == 1

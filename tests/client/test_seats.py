@@ -26,7 +26,7 @@ def world():
 @pytest.fixture
 def seat(world):
     here, there = Pipe()
-    worker = threading.Thread(target=work, args=(there, TorchRuntime(world, WorkerCache()), world.wire, True))
+    worker = threading.Thread(target=work, args=(there, TorchRuntime(world, WorkerCache()), world.codecs, True))
     worker.start()
     seat = Seat(here, "rank 1 on there")
     yield seat

@@ -8,11 +8,11 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from catchment.codecs import CODECS, Wire
+from catchment.codecs import CODECS, Codecs
 from catchment.errors import WireError
 from catchment.exchange.message import Message
 
-RULES = Wire.parse(
+RULES = Codecs.parse(
     [
         "quantised=int8",
         "nibbles=int4+sparse",

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from catchment.codecs.gaps import from_gaps, to_gaps
+from catchment.codecs.packing import from_gaps, to_gaps
 from catchment.errors import WireError
 
 

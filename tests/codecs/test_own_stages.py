@@ -11,10 +11,10 @@ import torch
 from worlds import experiment
 
 import catchment
-from catchment.codecs import CODECS, CannotCarry, Chain, Form, Rule, Stage, Wire, put
+from catchment.codecs import CODECS, CannotCarry, Chain, Codecs, Form, Rule, Stage, put
 from catchment.codecs.lossless import Zstd
-from catchment.codecs.precision import Int8
-from catchment.codecs.selection import TopK
+from catchment.codecs.quantization import Int8
+from catchment.codecs.sparsification import TopK
 from catchment.errors import CatchmentError, ExperimentError, ProtocolError, WireError
 from catchment.exchange.message import Message
 
@@ -61,8 +61,8 @@ def mine(tmp_path, monkeypatch):
     sys.modules.pop("mine_of_user", None)
 
 
-def sent(wire: Wire, values: torch.Tensor = X, memory: dict | None = None) -> Message:
-    return wire.encode(Message({"x": values}), "up", memory or {})[0]
+def sent(codecs: Codecs, values: torch.Tensor = X, memory: dict | None = None) -> Message:
+    return codecs.encode(Message({"x": values}), "up", memory or {})[0]
 
 
 def chains(message: Message) -> list[str]:
@@ -73,20 +73,20 @@ def chains(message: Message) -> list[str]:
 
 
 def test_a_stage_is_named_in_a_rule_and_in_the_message(mine):
-    wire = Wire.parse([f"x={mine}:Halves+zstd"])
-    travelling = sent(wire)
+    codecs = Codecs.parse([f"x={mine}:Halves+zstd"])
+    travelling = sent(codecs)
     assert chains(travelling) == [f"float32={mine}:Halves+zstd"]
     assert travelling.size() < 1000
-    assert torch.equal(wire.decode(travelling, "up").tensors["x"], (X * 2).round() / 2)
+    assert torch.equal(codecs.decode(travelling, "up").tensors["x"], (X * 2).round() / 2)
 
 
 def test_options_are_written_in_the_order_of_the_fields(mine):
     texts = ["Halves", "Halves(4)", "Halves(4,down)", "Halves(2,nearest,true)"]
-    assert [str(Wire.parse([f"x={mine}:{text}"]).rules[0].chain) for text in texts] == [f"{mine}:{t}" for t in texts]
+    assert [str(Codecs.parse([f"x={mine}:{text}"]).rules[0].chain) for text in texts] == [f"{mine}:{t}" for t in texts]
 
 
 def test_a_name_may_stand_for_a_whole_chain(mine):
-    assert str(Wire.parse([f"x={mine}:SMALL"]).rules[0].chain) == f"{mine}:Halves(4)+zstd"
+    assert str(Codecs.parse([f"x={mine}:SMALL"]).rules[0].chain) == f"{mine}:Halves(4)+zstd"
     assert Chain(TopK(0.1), Chain(Int8())) == Chain(TopK(0.1), Int8())
 
 
@@ -105,14 +105,14 @@ def test_a_name_may_stand_for_a_whole_chain(mine):
 )
 def test_what_cannot_be_used_is_refused_with_the_reason(mine, text, reason):
     with pytest.raises(ExperimentError, match=reason.replace("?", r"\?")):
-        Wire.parse([f"x={mine}:{text}"])
+        Codecs.parse([f"x={mine}:{text}"])
 
 
 def test_a_module_that_is_not_there_is_named():
     with pytest.raises(
         ExperimentError, match=r'"x=nowhere:Stage": .*there is no module "nowhere" beside the experiment'
     ):
-        Wire.parse(["x=nowhere:Stage"])
+        Codecs.parse(["x=nowhere:Stage"])
 
 
 def test_two_stages_cannot_have_one_name():
@@ -120,7 +120,7 @@ def test_two_stages_cannot_have_one_name():
         name = "int8"
 
     with pytest.raises(ExperimentError, match=r'two stages in wire\.codecs are named "int8"'):
-        Wire.parse([Rule("x", Chain(Other())), "y=int8"])
+        Codecs.parse([Rule("x", Chain(Other())), "y=int8"])
 
 
 # ---- for more than bytes ----------------------------------------------------------------------------------------
@@ -149,14 +149,14 @@ class Early(Noise):
 )
 @pytest.mark.parametrize("count", [1, 10_000])
 def test_a_stage_that_is_not_there_for_bytes_is_never_left_out(chain, count):
-    wire = Wire.parse([Rule("x", chain)])
-    travelling = sent(wire, torch.zeros(count))
-    decoded = wire.decode(travelling, "up").tensors
+    codecs = Codecs.parse([Rule("x", chain)])
+    travelling = sent(codecs, torch.zeros(count))
+    decoded = codecs.decode(travelling, "up").tensors
     assert torch.equal(decoded["x"], torch.full((count,), 0.5))
 
 
 def test_noise_of_which_the_receiver_need_not_know_costs_nothing():
-    travelling = sent(Wire.parse([Rule("x", Chain(Hidden()))]))
+    travelling = sent(Codecs.parse([Rule("x", Chain(Hidden()))]))
     assert torch.equal(travelling.tensors["x"], X + 0.5)
     assert travelling.scalars == {}
 
@@ -164,7 +164,7 @@ def test_noise_of_which_the_receiver_need_not_know_costs_nothing():
 def test_a_message_that_cannot_be_coded_is_not_sent_without_noise():
     message = Message({"x": X, "x:values": X})
     with pytest.raises(ProtocolError, match=r'^"x" has to be coded, and "x:values" is also a tensor; rename one$'):
-        Wire.parse([Rule("x", Chain(Noise()))]).encode(message, "up", {})
+        Codecs.parse([Rule("x", Chain(Noise()))]).encode(message, "up", {})
 
 
 # ---- from the other side ----------------------------------------------------------------------------------------
@@ -174,16 +174,16 @@ def test_a_message_does_not_make_this_side_import_anything(mine):
     header = {"chains": [f"float32={mine}:Halves"], "tensors": [[0, [4]]]}
     message = Message({"x:values": torch.zeros(4, dtype=torch.int8)}, {CODECS: json.dumps(header)})
     with pytest.raises(WireError, match=f'unknown stage "{mine}:Halves"'):
-        Wire.parse(["x=int8"]).decode(message, "up")
+        Codecs.parse(["x=int8"]).decode(message, "up")
     assert mine not in sys.modules
 
 
 def test_other_options_than_those_of_the_rule_are_refused(mine):
-    travelling = sent(Wire.parse([f"x={mine}:Halves(4)"]))
+    travelling = sent(Codecs.parse([f"x={mine}:Halves(4)"]))
     with pytest.raises(
         WireError, match=r"it went through mine_of_user:Halves\(4\), the rule here says mine_of_user:Halves;"
     ):
-        Wire.parse([f"x={mine}:Halves"]).decode(travelling, "up")
+        Codecs.parse([f"x={mine}:Halves"]).decode(travelling, "up")
 
 
 # ---- stages that misbehave --------------------------------------------------------------------------------------
@@ -284,14 +284,14 @@ ENCODING = {
 
 @pytest.mark.parametrize("kind", ENCODING, ids=lambda kind: kind.__name__)
 def test_a_stage_that_encodes_wrongly_is_named(kind):
-    wire = Wire.parse([Rule("x", Chain(TopK(0.1), kind()), "up")])
+    codecs = Codecs.parse([Rule("x", Chain(TopK(0.1), kind()), "up")])
     with pytest.raises(ProtocolError, match=rf"^stage {__name__}:{kind.__name__} .*{ENCODING[kind]}"):
-        sent(wire)
+        sent(codecs)
 
 
 def test_what_a_stage_cannot_carry_is_said_of_the_tensor():
     with pytest.raises(ProtocolError, match=f"^x holds numbers, which {__name__}:CannotHave cannot carry$"):
-        sent(Wire.parse([Rule("x", Chain(CannotHave()))]))
+        sent(Codecs.parse([Rule("x", Chain(CannotHave()))]))
 
 
 class RaisesInDecode(Sound):
@@ -337,11 +337,11 @@ DECODING = {
 
 @pytest.mark.parametrize("kind", DECODING, ids=lambda kind: kind.__name__)
 def test_a_message_that_a_stage_decodes_wrongly_is_refused_and_the_stage_named(kind):
-    wire = Wire.parse([Rule("x", Chain(kind()))])
+    codecs = Codecs.parse([Rule("x", Chain(kind()))])
     with pytest.raises(
         WireError, match=rf'^coded tensor "x": stage {__name__}:{kind.__name__} cannot decode: {DECODING[kind]}'
     ):
-        wire.decode(sent(wire), "up")
+        codecs.decode(sent(codecs), "up")
 
 
 # ---- what a stage may have --------------------------------------------------------------------------------------
@@ -373,16 +373,16 @@ class Threshold(Stage):
 
 
 def test_a_stage_may_keep_a_number_of_values_that_stands_in_the_message():
-    wire = Wire.parse([Rule("x", Chain(Threshold(1.0), Int8()))])
-    travelling = sent(wire, X.view(10, 100))
+    codecs = Codecs.parse([Rule("x", Chain(Threshold(1.0), Int8()))])
+    travelling = sent(codecs, X.view(10, 100))
     kept = int((X > 1).sum())
     assert json.loads(str(travelling.scalars[CODECS]))["tensors"] == [[0, [10, 100], kept]]
     assert len(travelling.tensors["x:values"]) == kept
-    decoded = wire.decode(travelling, "up").tensors["x"]
+    decoded = codecs.decode(travelling, "up").tensors["x"]
     assert int((decoded > 0).sum()) == kept
     header = travelling.scalars[CODECS].replace(f",{kept}]", ",1001]")
     with pytest.raises(WireError, match="says that it keeps 1,001 of 1,000 values"):
-        wire.decode(Message(travelling.tensors, {CODECS: header}), "up")
+        codecs.decode(Message(travelling.tensors, {CODECS: header}), "up")
 
 
 @dataclass(frozen=True)
@@ -401,22 +401,22 @@ class Difference(Stage):
 
 
 def test_a_stage_may_remember_under_a_name_of_its_own():
-    wire = Wire.parse([Rule("x", Chain(Difference(), Int8()), "up")])
-    assert wire.remembers
+    codecs = Codecs.parse([Rule("x", Chain(Difference(), Int8()), "up")])
+    assert codecs.remembers
     values = X.clone()
-    travelling, memory = wire.encode(Message({"x": values}), "up", {})
+    travelling, memory = codecs.encode(Message({"x": values}), "up", {})
     assert list(memory) == [f"{__name__}:Difference.last/x"]
     assert chains(travelling) == ["float32=int8"]
     values.zero_()
     assert torch.equal(memory[f"{__name__}:Difference.last/x"], X)  # a copy of its own
-    again, _ = wire.encode(Message({"x": X}), "up", memory)
+    again, _ = codecs.encode(Message({"x": X}), "up", memory)
     assert not again.tensors["x:values"].any()
 
 
 # ---- in a run ---------------------------------------------------------------------------------------------------
 
 BROKEN = """
-from catchment.codecs.precision import Float16
+from catchment.codecs.quantization import Float16
 
 class Encode(Float16):
     name = "broken_of_user:Encode"

@@ -2,11 +2,10 @@
 
 import pytest
 
-from catchment.codecs import Chain, Rule, Wire, parse_rule
-from catchment.codecs.differences import Feedback, Update
+from catchment.codecs import Chain, Codecs, Rule, parse_rule
 from catchment.codecs.lossless import Sparse, Zstd
-from catchment.codecs.precision import BFloat16, Float16, Int4, Int8
-from catchment.codecs.selection import TopK
+from catchment.codecs.quantization import BFloat16, Float16, Int4, Int8
+from catchment.codecs.sparsification import Feedback, TopK, Update
 from catchment.errors import ExperimentError
 
 
@@ -83,16 +82,16 @@ def test_what_makes_no_sense_is_refused_with_the_reason(text):
 
 
 def test_the_first_rule_that_fits_applies():
-    wire = Wire.parse(["up:weights/head.*=fp16", "weights/*=int8(0)", "down:*=zstd"])
-    assert str(wire.chain("weights/head.0", "up")) == "fp16"
-    assert str(wire.chain("weights/head.0", "down")) == "int8(0)"
-    assert str(wire.chain("logits", "down")) == "zstd"
-    assert wire.chain("logits", "up") is None
-    assert wire.chain("Weights/x", "up") is None
-    assert str(Wire.parse(["weights=fp16"]).chain("weights/head.0", "up")) == "fp16"
+    codecs = Codecs.parse(["up:weights/head.*=fp16", "weights/*=int8(0)", "down:*=zstd"])
+    assert str(codecs.chain("weights/head.0", "up")) == "fp16"
+    assert str(codecs.chain("weights/head.0", "down")) == "int8(0)"
+    assert str(codecs.chain("logits", "down")) == "zstd"
+    assert codecs.chain("logits", "up") is None
+    assert codecs.chain("Weights/x", "up") is None
+    assert str(Codecs.parse(["weights=fp16"]).chain("weights/head.0", "up")) == "fp16"
 
 
 def test_a_wire_knows_whether_clients_remember_something():
-    assert not Wire.parse(["up:x=update+int8", "down:y=fp16"]).remembers
-    assert Wire.parse(["up:x=feedback+topk(0.1)"]).remembers
-    assert Wire.parse(["up:x=topk(0.1,4)"]).remembers
+    assert not Codecs.parse(["up:x=update+int8", "down:y=fp16"]).remembers
+    assert Codecs.parse(["up:x=feedback+topk(0.1)"]).remembers
+    assert Codecs.parse(["up:x=topk(0.1,4)"]).remembers

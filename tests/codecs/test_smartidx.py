@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from catchment.codecs import smartidx
-from catchment.codecs.gaps import to_gaps
+from catchment.codecs.packing import to_gaps
 from catchment.errors import WireError
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from worlds_by_hand import HandlersOnly
 
-from catchment.codecs import Wire
+from catchment.codecs import Codecs
 from catchment.core.expectations import Expectations
 from catchment.core.inflight import Arrival
 from catchment.core.intake import Intake
@@ -57,9 +57,9 @@ def number(value: float) -> Message:
     return Message({"values": torch.tensor([value])})
 
 
-def intake(wire=Wire(), **judges) -> tuple[Intake, Outcomes]:  # noqa: B008
+def intake(codecs=Codecs(), **judges) -> tuple[Intake, Outcomes]:  # noqa: B008
     outcomes = Outcomes()
-    return Intake(Quiz(), wire, Expectations.of(Quiz(), None), outcomes, **judges), outcomes
+    return Intake(Quiz(), codecs, Expectations.of(Quiz(), None), outcomes, **judges), outcomes
 
 
 def values(replies) -> list:
@@ -95,11 +95,11 @@ def test_a_reply_knows_its_round_and_handler():
 
 
 def test_a_coded_reply_is_decoded_and_what_cannot_be_is_refused():
-    wire = Wire.parse(["down:values=fp16", "up:values=update+bf16"])
+    codecs = Codecs.parse(["down:values=fp16", "up:values=update+bf16"])
     asked = Message({"values": torch.full((500,), 4.0)})
-    sent = wire.encode(asked, "down", {})[0]
-    reply = wire.encode(Message({"values": torch.full((500,), 5.0)}), "up", {}, asked)[0]
-    own, outcomes = intake(wire)
+    sent = codecs.encode(asked, "down", {})[0]
+    reply = codecs.encode(Message({"values": torch.full((500,), 5.0)}), "up", {}, asked)[0]
+    own, outcomes = intake(codecs)
     arrivals = [arrival(0, reply, asked=sent), arrival(1, reply)]
     (_, good), (_, bad) = own.replies(arrivals, aside=False)
     assert good.body.values.tolist() == [5.0] * 500

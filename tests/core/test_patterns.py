@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from worlds import METHODS, experiment
 
-from catchment.codecs import Wire, could_match, matches
+from catchment.codecs import Codecs, could_match, matches
 from catchment.core.patterns import check_rules
 from catchment.errors import ExperimentError
 from catchment.methods.fedavg import FedAvg
@@ -28,16 +28,16 @@ from catchment.methods.standalone import Standalone
 )
 def test_a_rule_that_fits_nothing_is_refused_and_the_fields_are_named(method, rule, sent):
     with pytest.raises(ExperimentError) as caught:
-        check_rules(Wire.parse([rule]).rules, method, "mine")
+        check_rules(Codecs.parse([rule]).rules, method, "mine")
     assert str(caught.value).startswith(f'codec rule "{rule}" names nothing that mine sends{sent}')
 
 
 def test_a_rule_that_could_fit_something_is_accepted():
     rules = ("weights=int8", "up:w*=fp16", "*.bias=fp16", "weights/head.?=zstd", "down:*s/[ab]=zstd", "*=zstd")
-    check_rules(Wire.parse(rules).rules, FedAvg, "fedavg")
-    check_rules(Wire.parse(["up:*=int8"]).rules, Standalone, "standalone")  # all of nothing
-    check_rules(Wire.parse(["down:start/*=fp16", "logits=fp16"]).rules, FedGKT, "fedgkt")
-    check_rules(Wire.parse(["down:logits=fp16"]).rules, FedMD, "fedmd")  # though replies to these are measures alone
+    check_rules(Codecs.parse(rules).rules, FedAvg, "fedavg")
+    check_rules(Codecs.parse(["up:*=int8"]).rules, Standalone, "standalone")  # all of nothing
+    check_rules(Codecs.parse(["down:start/*=fp16", "logits=fp16"]).rules, FedGKT, "fedgkt")
+    check_rules(Codecs.parse(["down:logits=fp16"]).rules, FedMD, "fedmd")  # though replies to these are measures alone
 
 
 def test_a_field_stands_for_all_its_tensors():
@@ -68,15 +68,15 @@ def test_the_whole_experiment_is_refused_before_it_runs():
 @pytest.mark.parametrize("name", METHODS)
 def test_rules_that_methods_bring_fit_what_they_send(name):
     method = experiment(name).build_method()
-    check_rules(Wire.parse(method.codecs).rules, type(method), name)
+    check_rules(Codecs.parse(method.codecs).rules, type(method), name)
 
 
 def test_a_rule_that_fits_no_tensor_of_the_models_is_refused():
     """Statistics of batch normalisation go down with the weights, and come up apart from them."""
     world = experiment("fedcams").build_world()
     fitting = ("up:buffers/*running_var=zstd", "down:weights/*running_var=fp16", "weights/classifier.0.*=fp16")
-    check_rules(Wire.parse(fitting).rules, type(world.method), "fedcams", world)
+    check_rules(Codecs.parse(fitting).rules, type(world.method), "fedcams", world)
     with pytest.raises(ExperimentError, match=r'" names nothing that fedcams sends up: .*; did you mean "buffers/'):
-        check_rules(Wire.parse(["up:weights/*running_var=fp16"]).rules, type(world.method), "fedcams", world)
+        check_rules(Codecs.parse(["up:weights/*running_var=fp16"]).rules, type(world.method), "fedcams", world)
     bare = experiment("smartidx, base kernels").build_world()
-    check_rules(Wire.parse(["buffers/*=zstd"]).rules, type(bare.method), "smartidx", bare)
+    check_rules(Codecs.parse(["buffers/*=zstd"]).rules, type(bare.method), "smartidx", bare)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from worlds_by_hand import HandlersOnly, world
 
-from catchment.codecs import Wire
+from catchment.codecs import Codecs
 from catchment.errors import DataError, ExperimentError, ModelError
 
 CLIENTS = [([[1.0, 0.0]], [0]), ([[0.0, 2.0]], [1]), ([[1.0, 2.0]], [1])]
@@ -56,8 +56,8 @@ def test_public_labels_must_be_there():
     [
         ({}, False),
         ({"method": Keeps()}, True),
-        ({"wire": Wire.parse(["up:x=feedback+fp16"])}, True),
-        ({"wire": Wire.parse(["x=fp16"])}, False),
+        ({"codecs": Codecs.parse(["up:x=feedback+fp16"])}, True),
+        ({"codecs": Codecs.parse(["x=fp16"])}, False),
     ],
 )
 def test_clients_remember_for_the_method_or_for_the_codecs(changes, remembers):

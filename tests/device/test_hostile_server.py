@@ -106,7 +106,7 @@ def test_a_stage_of_codecs_is_code_too(policy: Policy) -> None:
 def test_stages_of_codecs_come_from_the_owners_folder_alone(policy: Policy, tmp_path: Path) -> None:
     (tmp_path / "modules").mkdir()
     (tmp_path / "modules/stage_of_device.py").write_text(
-        "from catchment.codecs.precision import Float16\n\nclass Half(Float16):\n    name = 'half'\n"
+        "from catchment.codecs.quantization import Float16\n\nclass Half(Float16):\n    name = 'half'\n"
     )
     server = Server(dataclasses.replace(policy, modules=tmp_path / "modules"))
     for module in ("os:abort", "stage_of_device.x:y:z"):

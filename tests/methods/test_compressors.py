@@ -10,7 +10,7 @@ from worlds import experiment
 from worlds_by_hand import world
 
 import catchment
-from catchment.codecs import Wire
+from catchment.codecs import Codecs
 from catchment.core.fleet import Fleet
 from catchment.core.ledger import Ledger
 from catchment.core.server import Server
@@ -133,8 +133,8 @@ def test_corrections_are_of_quantised_changes_and_sum_to_zero():
     noise = 0.2 * torch.randn(3, 2, 64, generator=torch.Generator().manual_seed(1))
     clients = [(rows.tolist(), [k, 3 + k]) for k, rows in enumerate(noise)]
     method = Watched(tracking=True)
-    own = dataclasses.replace(world(method, clients, classes=8), wire=Wire.parse(method.codecs))
-    server, fleet = Server(own), Fleet(InProcess(own), method, Ledger(), seed=0, wire=own.wire)
+    own = dataclasses.replace(world(method, clients, classes=8), codecs=Codecs.parse(method.codecs))
+    server, fleet = Server(own), Fleet(InProcess(own), method, Ledger(), seed=0, codecs=own.codecs)
     state = method.init(server)
     after = [state.weights["1.weight"]]
     for n in (1, 2, 3):
@@ -239,8 +239,8 @@ def test_every_byte_that_is_saved_is_saved_in_the_ledger(name):
 
 def test_rules_of_the_experiment_come_after_those_of_the_method():
     own = experiment("fedcams", wire={"codecs": ["weights/*=fp16"]}).build_world()
-    assert str(own.wire.chain("weights/x", "up")) == "update+feedback+sign"
-    assert str(own.wire.chain("weights/x", "down")) == "fp16"
+    assert str(own.codecs.chain("weights/x", "up")) == "update+feedback+sign"
+    assert str(own.codecs.chain("weights/x", "down")) == "fp16"
 
 
 # ---- uploads that are wrong -------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ folder = Path(sys.argv[2])
 import catchment
 from catchment import data
 from catchment.cli.app import app
-from catchment.codecs import Wire
+from catchment.codecs import Codecs
 from catchment.errors import UserError
 from catchment.exchange.message import Message
 from catchment.data.pictures import sheet
@@ -78,7 +78,7 @@ for name in ("cat", "dog"):
     (folder / "pictures" / name).mkdir(parents=True)
     (folder / "pictures" / name / "a.png").write_bytes(b"")
 found["images"] = said(lambda: data.load(str(folder / "pictures"), None, train=None, test=None, seed=0))
-found["zstd"] = Wire.parse(["features=int8+zstd"]).encode(zeros, "up", {}, number=0)[0].size()
+found["zstd"] = Codecs.parse(["features=int8+zstd"]).encode(zeros, "up", {}, number=0)[0].size()
 found["report"] = said(lambda: command("report", str(folder / "run")))
 found["picture"] = said(lambda: sheet(torch.zeros(1, 1, 8, 8), experiment.build_world().normalise))
 found["keys"] = said(lambda: command("keys", str(folder / "keys"), "--clients", "1"))

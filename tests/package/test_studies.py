@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from catchment import data
-from catchment.codecs import Wire
+from catchment.codecs import Codecs
 from catchment.config.experiment import Experiment
 from catchment.core.patterns import check_rules
 from catchment.studies.file import PAPER, Row, StudyFile
@@ -39,7 +39,7 @@ def test_every_row_is_an_experiment(file, scale):
     study = StudyFile.load(ROOT / file, scale)
     for row in study.rows:
         experiment = read(study, row)
-        check_rules(Wire.parse(experiment.wire.codecs).rules, type(experiment.build_method()), row.label)
+        check_rules(Codecs.parse(experiment.wire.codecs).rules, type(experiment.build_method()), row.label)
 
 
 @pytest.mark.parametrize("study", ["fedgkt/headline", "fedgems/table8"])

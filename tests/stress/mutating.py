@@ -23,7 +23,7 @@ from spoiled_nodes import FIELD_VALUES, Post
 from spoiling import CODECS, small_experiment, ways
 from torch import Tensor
 
-from catchment.codecs import Wire
+from catchment.codecs import Codecs
 from catchment.codecs.lossless import zstd
 from catchment.core.expectations import Expectations
 from catchment.core.method import contract
@@ -102,7 +102,7 @@ def _reply_reader(world: World, expectations: Expectations, request: Request) ->
                 return REFUSED
             expectations.knows(request, body)
             if not request.aside:
-                body = world.wire.decode(body, "up", base, partial(expectations.refuses, request))
+                body = world.codecs.decode(body, "up", base, partial(expectations.refuses, request))
             if expectations.misfit(request, body):
                 return REFUSED
             reply.unpack(body)
@@ -128,10 +128,10 @@ def _request_reader(world: World) -> Callable[[Raw], str]:
 
 
 def _decoded(world: World, request: Request) -> Message:
-    return request.body if request.aside else world.wire.decode(request.body, "down")
+    return request.body if request.aside else world.codecs.decode(request.body, "down")
 
 
-RULES = Wire.parse(
+RULES = Codecs.parse(
     [
         "quantised=int8", "nibbles=int4+sparse", "squeezed=int8+zstd", "thin=int4+sparse+zstd", "few=topk(0.05)+fp16",
         "fewer=topk(0.01)+zstd", "flags=sparse", "up:weights/*=update+topk(0.1)+int8+zstd", "change=bf16",

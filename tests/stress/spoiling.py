@@ -24,7 +24,7 @@ from torch import Tensor
 from worlds import METHODS, experiment
 
 from catchment import Experiment
-from catchment.codecs.wire import CODECS
+from catchment.codecs.codecs import CODECS
 from catchment.core.transport import Transport
 from catchment.core.world import World
 from catchment.errors import WireError

@@ -29,23 +29,23 @@ Refuses = Callable[[str, torch.dtype, torch.Size], str]  # why a coded tensor mu
 
 
 @dataclass(frozen=True)
-class Wire:
+class Codecs:
     """The rules of an experiment; of the rules that fit a tensor the first applies."""
 
     rules: tuple[Rule, ...] = ()
 
     @staticmethod
-    def parse(rules: Sequence[str | Rule]) -> Wire:
+    def parse(rules: Sequence[str | Rule]) -> Codecs:
         """Rules from texts, or as a method makes them, if they can work together."""
         for rule in rules:
             if isinstance(rule, Rule):
                 rule.check(f'codec rule "{rule}"')
-        wire = Wire(tuple(parse_rule(rule) if isinstance(rule, str) else rule for rule in rules))
-        for rule in wire.rules:
+        codecs = Codecs(tuple(parse_rule(rule) if isinstance(rule, str) else rule for rule in rules))
+        for rule in codecs.rules:
             for stage in rule.chain.stages:
-                if wire._stages[stage.name] is not type(stage):
+                if codecs._stages[stage.name] is not type(stage):
                     raise ExperimentError(f'two stages in wire.codecs are named "{stage.name}"; rename one')
-        return wire
+        return codecs
 
     @cached_property
     def remembers(self) -> bool:

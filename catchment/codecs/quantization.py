@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from catchment.codecs.bits import expect
+from catchment.codecs.packing import expect
 from catchment.codecs.stage import CannotCarry, Context, Form, Layout, Parts, Stage, put
 from catchment.errors import ExperimentError
 
