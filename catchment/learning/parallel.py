@@ -97,7 +97,7 @@ class Together:
                     rates = [group["lr"] for group in optimizer.param_groups]
                     with _all_or_none():
                         outputs = self._step(step, rows, rates, observe is not None)
-                    if observe is not None:
+                    if observe is not None and outputs is not None:
                         observe(batch.ids.cpu(), outputs.cpu())
             except BaseException:
                 self._tell(left=True)
@@ -107,7 +107,7 @@ class Together:
                 _settle(step, model)
         return step.mean()
 
-    def _step(self, step: Step, rows: Mapping[str, Tensor], rates: list[float], observed: bool) -> Tensor:
+    def _step(self, step: Step, rows: Mapping[str, Tensor], rates: list[float], observed: bool) -> Tensor | None:
         """Hand out the rows of a batch and take part in its step; the outputs of all rows, if they are wanted."""
         size, count = len(rows[IMAGES]), dist.get_world_size()
         few = size < FEWEST * count
@@ -127,16 +127,15 @@ class Together:
             for part in parts.values()
         ]
         own = {name: part[0] for name, part in parts.items()}
-        outputs = step(own.pop(IMAGES), own, share=count * sizes[0] / sum(sizes)).detach()
-        everybody = [outputs]
-        if observed and not few:
-            for rank in range(1, count):
-                everybody.append(outputs.new_empty(sizes[rank], *outputs.shape[1:]))
-                dist.recv(everybody[-1], rank)
+        outputs: list[Tensor] = []
+        step(own.pop(IMAGES), own, outputs.append if observed else None, count * sizes[0] / sum(sizes))
+        for rank in range(1, count if observed and not few else 1):
+            outputs.append(outputs[0].new_empty(sizes[rank], *outputs[0].shape[1:]))
+            dist.recv(outputs[-1], rank)
         for work in sent:
             if work is not None:  # it is None for who is no member of the group
                 work.wait()
-        return torch.cat(everybody)
+        return torch.cat(outputs) if observed else None
 
     def _tell(self, **said: Any) -> None:
         assert self._order is not None
@@ -226,9 +225,10 @@ class Assistant:
             dist.recv(_flat(tensor, _is_channels_last(tensor)), 0)
         for group, rate in zip(optimizer.param_groups, said["rates"]):
             group["lr"] = rate
-        outputs = step(rows.pop(IMAGES), rows, share=said["shares"][rank])
+        outputs: list[Tensor] = []
+        step(rows.pop(IMAGES), rows, outputs.append if observed else None, said["shares"][rank])
         if observed and not said["few"]:
-            dist.send(outputs.detach().contiguous(), 0)
+            dist.send(outputs[0].contiguous(), 0)
 
 
 # ---- all processes -----------------------------------------------------------------------------------------------

@@ -52,6 +52,7 @@ class LossFunction:
             raise ProtocolError(f"{where} takes {', '.join(self.inputs) or 'nothing'}; outputs are expected first")
         self.scalars = tuple(parameter.name for parameter in numbers)
         self.optional = {parameter.name for parameter in parameters if parameter.default is not parameter.empty}
+        self.needed = {*self.inputs, *self.scalars} - self.optional - {*OF_A_STEP}
 
     @property
     def name(self) -> str:
@@ -68,7 +69,7 @@ class LossFunction:
         what = f'loss "{self.function.__name__}" takes {", ".join(taken) or "nothing else"}'
         if unknown := [name for name in given if name not in taken]:
             return f"{what}, and {', '.join(unknown)} was given"
-        missing = [name for name in taken if name not in given and name not in self.optional]
+        missing = [name for name in taken if name in self.needed and name not in given]
         return f"{what}, and {', '.join(missing)} is missing" if missing else ""
 
 
@@ -117,8 +118,13 @@ def fit(
     rows, fixed = divided(loss, given, criterion, observe)
     step = Step(loss, model, optimizer, fixed)
     for batch in batches:
-        step(batch.images, rows_of(batch, loss, rows), partial(observe, batch.ids.cpu()) if observe else None)
+        seen = None if observe is None else partial(_see, observe, batch)
+        step(batch.images, rows_of(batch, loss, rows), seen)
     return step.mean()
+
+
+def _see(observe: Observer, batch: Batch, outputs: Tensor) -> Mapping[str, Tensor] | None:
+    return observe(batch.ids.cpu(), outputs.cpu())
 
 
 def divided(
@@ -129,8 +135,10 @@ def divided(
 ) -> tuple[dict[str, PerSample], dict[str, Any]]:
     """What a loss is given: rows of samples, and what is the same for all batches."""
     here = {name: value for name, value in given.items() if value is not None}
-    if why := loss.refusal([*given, *(() if observe is None else asked_later(loss, here))]):
-        raise ProtocolError(why)
+    if given or loss.needed:
+        later = [] if observe is None else asked_later(loss, here)
+        if why := loss.refusal([*given, *later]):
+            raise ProtocolError(why)
     rows = {name: value for name, value in here.items() if isinstance(value, PerSample)}
     fixed: dict[str, Any] = {name: value for name, value in here.items() if name not in rows}
     return rows, fixed if "criterion" not in loss.inputs else {**fixed, "criterion": criterion}
@@ -138,7 +146,7 @@ def divided(
 
 def asked_later(loss: LossFunction, given: Iterable[str]) -> list[str]:
     """Inputs that are not given, so that whoever observes the outputs has to give them."""
-    return [name for name in loss.inputs if name not in (*OF_A_STEP, *given, *loss.optional)]
+    return [name for name in loss.inputs if name in loss.needed and name not in given]
 
 
 def rows_of(batch: Batch, loss: LossFunction, rows: Mapping[str, PerSample]) -> dict[str, Tensor]:
@@ -179,21 +187,21 @@ class Step:
         rows: Mapping[str, Tensor],
         observe: Callable[[Tensor], Mapping[str, Tensor] | None] | None = None,
         share: float = 1.0,
-    ) -> Tensor:
-        """Forward, backward, update; the outputs. The loss counts for a share of itself."""
+    ) -> None:
+        """Forward, backward, update. `observe` sees the outputs in between; the loss counts for a share of itself."""
         for parameter in self._parameters:  # zero_grad() in a fraction of its time, which counts for tiny models
             parameter.grad = None
         outputs = self._model(images)
-        if observe is not None and (answered := observe(outputs.detach().cpu())):
+        if observe is not None and (answered := observe(outputs.detach())):
             rows = {**rows, **{name: tensor.to(outputs.device) for name, tensor in answered.items()}}
         value = self._loss(outputs, **rows, **self._fixed)
+        del outputs  # before memory is taken for gradients
         if share != 1:
             value = share * value
         value.backward()  # type: ignore[no-untyped-call]
         self._optimizer.step()
         self.total = value.detach() if self.total is None else self.total + value.detach()
         self._steps += 1
-        return outputs
 
     def mean(self) -> float:
         """The mean loss of all steps, if it is finite."""

@@ -12,6 +12,7 @@ import json
 import os
 import signal
 import socket
+import stat
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
@@ -53,6 +54,7 @@ class Ranks:
         key = os.urandom(32)
         self._listener = Listener("0.0.0.0" if _on_several_machines() else LOCAL, key)
         _agree(self._listener.port, key)
+        _tune_group()
         self._ranks: dict[Connection, str] = {}
         for _ in range(1, dist.get_world_size()):
             control, said = self._accept()
@@ -139,6 +141,7 @@ def follow(build: Callable[[str], World | None]) -> None:
     """Be one of the other ranks until rank 0 has ended; `build` makes a world, if there are clients to serve."""
     dist.init_process_group(timeout=STEP)
     port, key = _agree(0, bytes(32))
+    _tune_group()
     host = os.environ["MASTER_ADDR"] if _on_several_machines() else LOCAL
     name = f"rank {dist.get_rank()} on {socket.gethostname()}"
 
@@ -209,14 +212,26 @@ def _agree(port: int, key: bytes) -> tuple[int, bytes]:
 
 def _tuned(connection: Connection) -> Connection:
     """Without delays, and with an end if the other machine vanishes."""
+    _tune(connection.fileno())
+    return connection
+
+
+def _tune(descriptor: int) -> None:
     options = {"TCP_NODELAY": 1, "TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 2}
     options["TCP_USER_TIMEOUT"] = 1000 * SILENCE
-    with socket.socket(fileno=os.dup(connection.fileno())) as line:
+    with socket.socket(fileno=os.dup(descriptor)) as line:
         line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in options.items():
             if hasattr(socket, name):  # macOS lacks some
                 line.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-    return connection
+
+
+def _tune_group() -> None:
+    """The same for the connections of the process group, which Linux shows: a step could wait for them for minutes."""
+    for name in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else ():
+        with contextlib.suppress(OSError):  # it is no connection, or closed by now
+            if stat.S_ISSOCK(os.stat(f"/proc/self/fd/{name}").st_mode):
+                _tune(int(name))
 
 
 def _send(connection: Connection, said: Mapping[str, Any]) -> None:
