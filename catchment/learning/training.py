@@ -1,38 +1,15 @@
-"""The loop of local training, and loading and reading the weights of a module. Knows nothing of federation."""
+"""Loading and reading the weights of a module. Knows nothing of federation."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 
-from catchment.data import Batch
-from catchment.errors import Diverged, ModelError
+from catchment.errors import ModelError
 
 Weights = dict[str, Tensor]  # the state dict of a module: parameters and buffers
-
-
-def fit(optimizer: torch.optim.Optimizer, batches: Iterable[Batch], loss: Callable[[Batch], Tensor]) -> float:
-    """One step per batch; returns the mean loss. A loss that is not finite raises `Diverged`."""
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    total: Tensor | None = None
-    steps = 0
-    for batch in batches:
-        for parameter in parameters:  # zero_grad() in a fraction of its time, which counts for tiny models
-            parameter.grad = None
-        value = loss(batch)
-        value.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        total = value.detach() if total is None else total + value.detach()
-        steps += 1
-    mean = 0.0 if total is None else float(total) / steps
-    if mean != mean or mean in (float("inf"), float("-inf")):
-        raise Diverged(
-            f"the loss is {mean} after {steps} steps; a lower learning rate (optimizer.*.lr, now "
-            f"{optimizer.param_groups[0]['lr']:g}) or normalised data usually helps"
-        )
-    return mean
 
 
 def tensors_of(module: nn.Module) -> Weights:

@@ -8,7 +8,8 @@ from torch import nn
 
 from catchment.data import Batch
 from catchment.errors import Diverged, ModelError
-from catchment.learning.training import copy_weights, fit, load_weights, tensors_of
+from catchment.learning.steps import fit, loss_function
+from catchment.learning.training import copy_weights, load_weights, tensors_of
 
 
 def batch(images, targets):
@@ -22,8 +23,9 @@ def line(weight=1.0, bias=0.0):
     return model
 
 
-def squared_error(model):
-    return lambda batch: ((model(batch.images)[:, 0] - batch.labels) ** 2).mean()
+@loss_function
+def squared_error(outputs, labels):
+    return ((outputs[:, 0] - labels) ** 2).mean()
 
 
 # ---- fit --------------------------------------------------------------------------------------------------------
@@ -39,7 +41,7 @@ def test_two_steps_of_gradient_descent_by_hand():
     model = line()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.25)
     batches = [batch([[2.0]], [0.0]), batch([[1.0], [3.0]], [0.0, 0.0])]
-    assert fit(optimizer, batches, squared_error(model)) == 7.0
+    assert fit(squared_error, model, optimizer, batches) == 7.0
     assert (model.weight.item(), model.bias.item()) == (2.5, 0.5)
 
 
@@ -47,21 +49,26 @@ def test_the_loss_is_the_mean_over_steps_not_over_samples():
     model = line()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-30)
     batches = [batch([[1.0], [1.0], [1.0]], [1.0, 1.0, 1.0]), batch([[3.0]], [0.0])]  # losses 0 and 9
-    assert fit(optimizer, batches, squared_error(model)) == 4.5
+    assert fit(squared_error, model, optimizer, batches) == 4.5
 
 
 def test_gradients_of_one_step_do_not_leak_into_the_next():
     model = line()
     for parameter in model.parameters():
         parameter.grad = torch.full_like(parameter, 1e6)
-    fit(torch.optim.SGD(model.parameters(), lr=0.25), [batch([[2.0]], [2.0])], squared_error(model))
+    fit(squared_error, model, torch.optim.SGD(model.parameters(), lr=0.25), [batch([[2.0]], [2.0])])
     assert (model.weight.item(), model.bias.item()) == (1.0, 0.0)  # the loss was 0
 
 
 def test_no_batches_change_nothing():
     model = line()
-    assert fit(torch.optim.SGD(model.parameters(), lr=1.0), [], squared_error(model)) == 0.0
+    assert fit(squared_error, model, torch.optim.SGD(model.parameters(), lr=1.0), []) == 0.0
     assert model.weight.item() == 1.0
+
+
+@loss_function
+def shifted(outputs, labels, *, value):
+    return outputs.sum() * 0 + value
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
@@ -69,7 +76,7 @@ def test_a_loss_that_is_no_number_says_which_how_long_and_what_helps(value):
     model = line()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     with pytest.raises(Diverged) as caught:
-        fit(optimizer, [batch([[1.0]], [0.0])] * 2, lambda batch: model(batch.images).sum() * 0 + value)
+        fit(shifted, model, optimizer, [batch([[1.0]], [0.0])] * 2, value=value)
     assert str(caught.value) == (
         f"the loss is {value} after 2 steps; a lower learning rate (optimizer.*.lr, now 0.5) or normalised data "
         "usually helps"
@@ -80,7 +87,7 @@ def test_one_bad_step_among_good_ones_is_not_averaged_away():
     model = line()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     with pytest.raises(Diverged, match="the loss is nan after 3 steps"):
-        fit(optimizer, [batch([[x]], [0.0]) for x in (1.0, math.nan, 1.0)], squared_error(model))
+        fit(squared_error, model, optimizer, [batch([[x]], [0.0]) for x in (1.0, math.nan, 1.0)])
 
 
 # ---- weights ----------------------------------------------------------------------------------------------------
@@ -106,7 +113,7 @@ def test_live_tensors_are_the_modules_own():
 def test_copied_weights_stay_when_the_module_trains_on():
     model = line()
     kept = copy_weights(model)
-    fit(torch.optim.SGD(model.parameters(), lr=0.25), [batch([[2.0]], [0.0])], squared_error(model))
+    fit(squared_error, model, torch.optim.SGD(model.parameters(), lr=0.25), [batch([[2.0]], [0.0])])
     assert kept["weight"].item() == 1.0
     assert not kept["weight"].requires_grad
 
