@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import is_dataclass
 from typing import Annotated, Any, TypeVar
 
@@ -53,6 +54,9 @@ def read_table(kind: Callable[..., T], table: Any, where: str = "") -> T:
 
 def read_json(kind: Callable[..., T], text: str | bytes, where: str) -> T:
     """A record from the JSON that a run wrote; unknown keys are ignored, and `where` begins the sentence."""
+    if rb"\ud" in (text if isinstance(text, bytes) else text.encode()):  # half a character, perhaps, of another machine
+        with suppress(ValueError):
+            text = json.dumps(json.loads(text), ensure_ascii=False).encode("utf-8", "replace")
     try:
         found = _adapter(kind, "ignore").validate_json(text, strict=True)
     except ValidationError as error:

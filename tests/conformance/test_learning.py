@@ -69,8 +69,8 @@ def test_averages_leave_training_alone(name, tmp_path):
     kept = {key: tensor for key, tensor in averaged.tensors.items() if not key.startswith("averages/")}
     assert kept.keys() == without.tensors.keys()
     assert all(torch.equal(kept[key], tensor) for key, tensor in without.tensors.items())
-    for client, state in without.fleet.transport.states.items():
-        own = averaged.fleet.transport.states[client]
+    for client, state in without.fleet.inflight.transport.states.items():
+        own = averaged.fleet.inflight.transport.states[client]
         assert own.keys() - {AVERAGE} == state.keys()
         assert all(torch.equal(own[group][key], t) for group in state for key, t in state[group].items())
 
@@ -134,7 +134,8 @@ for name in names:
     assert half["fingerprint"] == strict["fingerprint"] != full["fingerprint"]
     assert half["failed"] == half["refused"] == 0
     loaded = Checkpoints(out / "half" / "checkpoints").latest()
-    states = [t for state in loaded.fleet.transport.states.values() for group in state.values() for t in group.values()]
+    kept = loaded.fleet.inflight.transport.states.values()
+    states = [tensor for state in kept for group in state.values() for tensor in group.values()]
     assert torch.bfloat16 not in {tensor.dtype for tensor in (*loaded.tensors.values(), *states)}
     if engine == "flower":
         there = catchment.run(experiment(name, rounds=2, precision="bfloat16", engine=engine), out / engine)

@@ -17,8 +17,8 @@ from catchment.methods.standalone import Standalone
 @pytest.mark.parametrize(
     ("method", "rule", "sent"),
     [
-        (FedAvg, "wieghts/*=int8", ": up go weights; down go weights"),
-        (FedAvg, "features=int8", ": up go weights; down go weights"),
+        (FedAvg, "wieghts/*=int8", ": up go weights, buffers; down go weights, buffers"),
+        (FedAvg, "features=int8", ": up go weights, buffers; down go weights, buffers"),
         (FedGKT, "down:features=int8", " down: up go features, logits, labels, ids; down go logits, "),
         (FedGKT, "features/*=int8", ": up go features, "),
         (FedGKT, "weights=int8", ": up go features, "),  # which go down for evaluation alone, where nothing is coded

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -24,9 +24,7 @@ class Counts(FedAvg):
     @on_client
     def local_training(self, client, request: GlobalModel) -> LocalModel:
         reply = super().local_training(client, request)
-        return LocalModel(
-            {name: weights + 1e-4 * next(CALLS) for name, weights in reply.weights.items()}, reply.samples, 0.0
-        )
+        return replace(reply, weights={name: w + 1e-4 * next(CALLS) for name, w in reply.weights.items()})
 
 
 @dataclass(frozen=True)
@@ -50,9 +48,9 @@ class Waits(FedAvg):
 
     def round(self, server, state, fleet):
         cohort = fleet.cohort()
-        bodies = dict.fromkeys(cohort, GlobalModel(state.weights))
+        bodies = dict.fromkeys(cohort, GlobalModel.of(server.client_architecture(0), state.weights))
         replies = {reply.client: reply.body for reply in fleet.ask(self.local_training, bodies)}
-        state.weights = replies[max(cohort)].weights
+        state.weights = replies[max(cohort)].whole
 
 
 def flat(shape, classes):

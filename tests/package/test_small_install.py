@@ -76,9 +76,10 @@ found["parquet"] = said(lambda: data.load(str(folder / "parquet"), None, train=N
 zeros = Message({"features": torch.zeros(100, 100)})
 for name in ("cat", "dog"):
     (folder / "pictures" / name).mkdir(parents=True)
-    (folder / "pictures" / name / "a.png").write_bytes(b"")
+    for image in ("a.png", "b.png"):
+        (folder / "pictures" / name / image).write_bytes(b"")
 found["images"] = said(lambda: data.load(str(folder / "pictures"), None, train=None, test=None, seed=0))
-found["zstd"] = Codecs.parse(["features=int8+zstd"]).encode(zeros, "up", {}, number=0)[0].size()
+found["zstd"] = Codecs.parse(["features=int8+zstd"]).encode(zeros, "up", {})[0].size()
 found["report"] = said(lambda: command("report", str(folder / "run")))
 found["picture"] = said(lambda: sheet(torch.zeros(1, 1, 8, 8), experiment.build_world().normalise))
 found["keys"] = said(lambda: command("keys", str(folder / "keys"), "--clients", "1"))
