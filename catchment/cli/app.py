@@ -35,6 +35,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "list": ("names:list_names", "catchment list", "catchment list methods", "catchment list runs/"),
     "show": ("names:show", "catchment show fedgkt", "catchment show int8"),
     "new": ("new:new", "catchment new method my_method", "catchment new study my_study --out studies"),
+    "schema": ("schema:schema", "catchment schema > experiment.schema.json", "catchment schema study"),
     "server": ("federation:server", "catchment server my.toml --keys keys",
                "catchment server my.toml --insecure --port 9000"),
     "join": ("devices:join", "catchment join fl.example.org:9092 --client-id 3 --data ~/data --init",

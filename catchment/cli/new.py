@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from catchment.cli.output import say
+from catchment.cli.schema import text_of
 from catchment.errors import UserError
 from catchment.files import write_atomically
 
@@ -32,6 +33,7 @@ FILES = {
     Kind.experiment: {"{}.toml": "experiment.toml", "test_{}.py": "test_experiment.py.txt"},
     Kind.study: {"{}.toml": "study.toml", "test_{}.py": "test_study.py.txt"},
 }
+FORMS = {Kind.method: "experiment", Kind.experiment: "experiment", Kind.study: "study"}
 NEXT = {
     Kind.method: "catchment run {}.toml",
     Kind.experiment: "catchment plan {}.toml",
@@ -62,6 +64,9 @@ def new(
         text = re.sub("NAME|CLASS", lambda found: words[found[0]], source.read_text(encoding="utf-8"))
         write_atomically(path, text.encode())
         say(str(path))
+    form = out / f"{FORMS[kind]}.schema.json"  # which the first line of the file names, for editors
+    write_atomically(form, text_of(FORMS[kind]).encode())
+    say(str(form))
     say(f"Now: {NEXT[kind].format(out / name)}, and: pytest {out / f'test_{name}.py'}")
 
 
