@@ -247,6 +247,7 @@ def test_a_head_without_end_is_refused(place):
 
 def test_connections_for_which_there_is_no_room_are_hung_up_on_and_there_is_room_again(monkeypatch):
     monkeypatch.setattr(listening, "CONNECTIONS", 6)  # of which one address has half
+    monkeypatch.setattr(link_module, "SILENCE", 10**6)  # nobody is hung up on for saying nothing
     with opened_link() as place, contextlib.ExitStack() as stack:
         lines = [stack.enter_context(stranger(place)) for _ in range(3)]
         for _ in range(2):
@@ -295,6 +296,7 @@ def test_tls_has_to_begin_soon(monkeypatch, tmp_path):
     make_keys(tmp_path / "keys", 1, [])
     certificate = (tmp_path / "keys" / "server.crt", tmp_path / "keys" / "server.key")
     with opened_link([], certificate) as place, stranger(place) as line, contextlib.suppress(ConnectionResetError):
+        line.settimeout(30)  # half of what it would have otherwise
         assert line.recv(100) == b""
 
 

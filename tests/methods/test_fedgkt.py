@@ -168,6 +168,25 @@ def test_feedback_changes_what_a_client_learns():
     assert told.logits.softmax(1)[:, 3].mean() > alone.logits.softmax(1)[:, 3].mean() + 0.05
 
 
+def test_extractors_learn_at_their_share_of_the_rate_and_heads_at_all_of_it():
+    """A step of SGD changes an extractor in proportion to its share: a hundredth by default."""
+    changes = {}
+    for options in ({}, {"extractor_rate": 1.0}):
+        table = {"train": 8, "test": 4, "clients": 1, "partition": {"name": "iid"}}
+        sgd = {"client": {"name": "sgd", "lr": 0.001, "batch_size": 8, "momentum": 0.0}}
+        world = experiment("fedgkt", method={"name": "fedgkt", **options}, data=table, optimizer=sgd).build_world()
+        client = Client(world, Request(0, "local_training", 1, 0, 1, Feedback().pack()), {}, WorkerCache())
+        world.method.begin(client, None)
+        before = {name: tensor.clone() for name, tensor in client.state["model"].items()}
+        world.method.local_training(client, Feedback())
+        after = client.state["model"]
+        moved = {part: sum(float((after[n] - before[n]).norm()) for n in before if n.startswith(part))
+                 for part in ("extractor", "classifier")}  # fmt: skip
+        changes[options.get("extractor_rate", FedGKT().extractor_rate)] = moved
+    assert changes[0.01]["classifier"] == pytest.approx(changes[1.0]["classifier"], rel=1e-4) != 0
+    assert changes[0.01]["extractor"] == pytest.approx(0.01 * changes[1.0]["extractor"], rel=0.02)
+
+
 def test_no_weights_of_a_client_ever_travel(tmp_path):
     catchment.run(experiment("fedgkt"), out=tmp_path / "run")
     entries = [
