@@ -120,11 +120,11 @@ def _default(field: dataclasses.Field[Any]) -> str:
     """The value that a file need not give."""
     default = field.default
     if field.default_factory is not dataclasses.MISSING:
-        default = field.default_factory()
+        made = field.default_factory()
+        items = [f"{key} = {json.dumps(value)}" for key, value in made.items()] if isinstance(made, dict) else []
+        return f"{{ {', '.join(items)} }}" if items else ""
     if default is dataclasses.MISSING:
         return "needed"
-    if dataclasses.is_dataclass(default):
-        return ""
     return "none" if default is None else "inf" if default == float("inf") else json.dumps(default)
 
 
@@ -140,7 +140,9 @@ def values(part: Table) -> str:
     if "items" in part:
         return f"list: {values(part['items'])}"
     kind, words = _KINDS.get(part.get("type", ""), "table"), range_of(part)
-    return kind if words is None else words.removeprefix("a ") if "title" in part else f"{kind}, {words}"
+    if words is None:
+        return kind
+    return words.removeprefix("a ") if "title" in part or words.startswith("a ") else f"{kind}, {words}"
 
 
 def _comments(kind: type) -> Iterator[tuple[str, str]]:

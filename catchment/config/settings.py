@@ -40,9 +40,10 @@ class DataSettings:
     clients: Count = 8
     """The number of clients that the training samples are dealt to."""
     train: Count | None = None
-    """At most this many training samples, drawn with the seed; only these are decoded."""
+    """At most this many training samples, drawn with the seed; only these are decoded. More than the set has are
+    refused."""
     test: Count | None = None
-    """At most this many test samples, drawn with the seed."""
+    """At most this many test samples, likewise."""
     public: Share | PublicSettings | None = None
     """The share of training and test samples that everybody sees; clients get the rest. Or another data set:
     `{ name = "cifar100", train = 5000 }`."""
@@ -50,15 +51,15 @@ class DataSettings:
     """The share of the training samples that nobody trains on, drawn with the seed before anything is public or dealt;
     the method is evaluated on them after every round."""
     partition: dict[str, Any] = field(default_factory=lambda: {"name": "iid"})
-    """How training samples are dealt to the clients: `name` and the options of that partition."""
+    """How training samples are dealt to the clients: a name, and the options of that partition."""
     size: Count | None = None
     """The side of the squares that images are scaled into, in pixels; without it 416 for images with boxes, and no
     scaling for others."""
     channels: Annotated[Literal[1, 3], Field(title="1 (grey) or 3 (colour)")] | None = None
     """1 makes images grey, 3 makes them colour; without it, a set is colour if one of its images is."""
     test_share: Share | None = None
-    """The share of each class for testing, drawn with the seed, where there is no test split; without it, 0.2 of data
-    that are not divided into splits."""
+    """The share of each class for testing, drawn with the seed, where there is no test split; without it 0.2 of data
+    that are not divided into splits, and a train split alone is not divided."""
     augment: tuple[str, ...] = ()
     """`"crop"`, `"flip"`; with boxes `"flip"`, `"colour"`, `"mosaic"`. Derived from seed, client, round and sample."""
     download: bool = False
@@ -107,8 +108,8 @@ class ModelSettings:
     server: str | None = None
     """The model of the server, where the method has one; without it, one that goes with the model of the clients."""
     initial: Literal["own", "glorot"] = "own"
-    """First weights: `own` are the model's, `glorot` are uniform weights after Glorot and Bengio for linear and
-    convolutional layers, and biases of zero."""
+    """First weights: `own` are the weights that the model gives itself, `glorot` are uniform weights after Glorot and
+    Bengio for linear and convolutional layers, and biases of zero."""
     weights: str | None = None
     """A safetensors file. Every model takes from it the tensors that have the name and the shape of one of its own, and
     keeps its first weights elsewhere."""
