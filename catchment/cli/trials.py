@@ -88,6 +88,8 @@ def _show(outcome: Outcome, written: Path | None) -> None:
         say_sentences(["Nothing was measured, so there is nothing to advise."])
         return
     say(f"Best: {chosen.trial}, {_accuracy(chosen)} % after {chosen.rounds} rounds.")
+    if outcome.constant is not None:
+        say(f"Always answering the most frequent class is right for {100 * outcome.constant:.1f} % of these samples.")
     if (frugal := outcome.frugal()) is not None:
         say(f"As good up to noise, with at most half of the bytes: {frugal.trial}, {_accuracy(frugal)} %.")
     say_sentences(outcome.none_ahead())

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from catchment.config.experiment import Experiment
@@ -32,6 +33,7 @@ from catchment.studies.file import Row
 from catchment.studies.identity import digest
 from catchment.studies.statistics import Spread, spread
 from catchment.studies.work import Folder, Job
+from catchment.tasks import CLASSIFICATION
 
 RATES = (1.0, 3.0, 1 / 3)  # times that of the experiment, in the order in which they are tried
 FINALISTS, SEEDS = 3, 2
@@ -71,6 +73,7 @@ class Outcome:
     chosen: Standing | None  # None if nothing was measured
     finished: bool  # or time was over
     not_tried: dict[str, str]  # by method: why
+    constant: float | None = None  # the accuracy of always answering the most frequent class
 
     def frugal(self) -> Standing | None:
         """Of those beside the chosen one as good up to noise that with the fewest bytes, if that is at most half."""
@@ -110,7 +113,7 @@ class Outcome:
             return {"lr": one.trial.rate, "rounds": one.rounds, "accuracy": accuracy, "why": one.why, **costs}
 
         return {
-            **self.size._asdict(), "finished": self.finished,
+            **self.size._asdict(), "finished": self.finished, "constant": self.constant,
             "chosen": None if self.chosen is None else plain(self.chosen),
             "trials": list(map(plain, self.standings)), "not_tried": self.not_tried,
         }  # fmt: skip
@@ -361,7 +364,19 @@ class Trials:
         best = [standings[trial] for trial in ranked] or [
             one for one in order if one.accuracy and not one.trial.candidate.baseline
         ]
-        return Outcome(self.size, order, next(iter(best), None), finished, self.not_tried)
+        chosen = next(iter(best), None)
+        return Outcome(self.size, order, chosen, finished, self.not_tried, self._constant(chosen))
+
+    def _constant(self, chosen: Standing | None) -> float | None:
+        """The share of the most frequent class among the validation samples, mean over the seeds of a trial."""
+        if chosen is None or chosen.accuracy is None:
+            return None
+        seeds = self.seeds[: chosen.accuracy.runs]
+        divisions = [self.experiment_of(chosen.trial, seed).divide() for seed in seeds]
+        if any(one.validation is None or one.dataset.task is not CLASSIFICATION for one in divisions):
+            return None
+        labels = [one.validation.targets for one in divisions if one.validation is not None]
+        return fmean(float(own.bincount().max()) / len(own) for own in labels)
 
 
 def _more_time(takes: float) -> str:

@@ -108,6 +108,16 @@ def test_the_better_third_goes_on_and_the_best_three_methods_are_run_with_two_se
     assert (why["dgc, lr 0.003"], why["fedcom, lr 0.001"]) == ("", "others were ahead")
 
 
+def test_what_a_constant_answer_reaches_is_the_share_of_the_most_frequent_class(tmp_path, monkeypatch):
+    by_hand(monkeypatch, {("fedavg", 1.0): (0.5, 0.6, 0.7)})
+    made = trials(tmp_path, "fedavg")
+    shares = []
+    for seed in (0, 1):
+        labels = made.experiment_of(made.trials[0], seed).divide().validation.targets.tolist()
+        shares.append(max(map(labels.count, labels)) / len(labels))
+    assert made.run().constant == sum(shares) / 2
+
+
 def test_what_falls_stops_and_is_not_chosen(tmp_path, monkeypatch):
     by_hand(monkeypatch, {("fedgkt", 1.0): (0.9, 0.6, 0.6), ("fedavg", 1.0): (0.5, 0.49, 0.55)})
     found = trials(tmp_path, "fedgkt", "fedavg").run()
