@@ -91,9 +91,17 @@ DIFFERENCES = {
         "",
         [
             (ACCURACY, "asynchronous", "synchronous"),
-            (ACCURACY, "asynchronous, weights for rare clients", "asynchronous"),
             (ACCURACY, "asynchronous, with replay", "synchronous"),
             (ACCURACY, "asynchronous, more uploads, some replay", "synchronous"),
+        ],
+    ),
+    "fedgkt-gone-differences": (
+        "fedgkt-gone-small",
+        "",
+        [
+            (ACCURACY, "asynchronous, weights for rare clients", "asynchronous"),
+            *((ACCURACY, f"both directions, {option}", "both directions")
+              for option in ("answers after training", "batches of one client")),
         ],
     ),
     "fedgems-differences": (

@@ -192,7 +192,7 @@ class FedGKT(Method[State]):
         everybody = [*clients, *others]
         z_k, z_s = (torch.cat([z[k] for k in everybody]) for z in (state.z_k, state.z_s))
 
-        def keep(rows: Tensor, outputs: Tensor) -> None:
+        def answered(rows: Tensor, outputs: Tensor) -> None:
             z_s[rows] = outputs
 
         server.fit(
@@ -203,7 +203,7 @@ class FedGKT(Method[State]):
             teacher=PerSample(z_k) if self.distill == "both" else None,
             alpha=self.alpha,
             temperature=self.temperature,
-            observe=keep,
+            observe=answered,
         )
         rows = z_s.split_with_sizes([len(state.z_s[k]) for k in everybody])
         state.z_s |= {k: answers.clone() for k, answers in zip(everybody, rows)}
