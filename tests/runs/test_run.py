@@ -12,6 +12,7 @@ from worlds import experiment
 import catchment
 from catchment.errors import CatchmentError, ProtocolError, RunError, UserError
 from catchment.runs import loop
+from catchment.simulation import inprocess
 from catchment.simulation.inprocess import InProcess
 
 
@@ -160,3 +161,27 @@ def test_greetings_are_in_the_ledger_of_their_round(tmp_path, monkeypatch):
     rounds = [json.loads(line)["entries"] for line in (tmp_path / "run/ledger.jsonl").read_text().splitlines()]
     booked = [[(row["direction"], row["clients"]) for row in rows if row["purpose"] == "greeting"] for rows in rounds]
     assert booked == [[], [("down", [1]), ("up", [1])]]
+
+
+def test_barren_rounds_count_on_though_the_run_is_stopped_after_each(tmp_path, monkeypatch):
+    serve = inprocess.serve
+
+    class Stop(BaseException):
+        pass
+
+    def fails_from_round_2(world, request, *others):
+        if request.round < 2:
+            return serve(world, request, *others)
+        return inprocess.Response(request.client, request.sequence, None, error="no", failed=True)
+
+    def stop(record):
+        raise Stop
+
+    monkeypatch.setattr(inprocess, "serve", fails_from_round_2)
+    with pytest.raises(Stop):
+        catchment.run(experiment("fedavg", few=True, rounds=6), out=tmp_path / "run", observe=stop)
+    for _ in range(2):
+        with pytest.raises(Stop):
+            catchment.resume(tmp_path / "run", observe=stop)
+    with pytest.raises(RunError, match=r"^rounds 2 to 4: "):
+        catchment.resume(tmp_path / "run", observe=stop)
