@@ -23,6 +23,7 @@ from catchment.data import Division, Samples
 from catchment.data.parts import Parts
 from catchment.errors import ExperimentError, ModelError
 from catchment.exchange.request import Request
+from catchment.families.logits import Predictions
 from catchment.learning.optimizers import OptimizerSettings
 from catchment.methods.fedgem import (
     ENTROPY_FLOOR,
@@ -326,8 +327,6 @@ def test_only_wanted_samples_are_asked_for_and_sent(tmp_path):
 
 
 def test_uploads_of_wrong_form_are_refused(monkeypatch):
-    from catchment.families.logits import Predictions
-
     bad = {0: torch.zeros(3, 2), 1: torch.full((1, 2), math.nan), 2: torch.zeros(1, 2).double()}
     honest = FedGEM.client_select
 

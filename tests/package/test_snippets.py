@@ -64,7 +64,7 @@ class Block(NamedTuple):
     def commands(self) -> list[str]:
         """The commands of Catchment in it, without comments."""
         lines = re.sub(r"\\\n\s*", "", self.text).splitlines() if self.language == "" else []
-        return [found[1].strip() for line in lines if (found := COMMAND.match(line))]
+        return [found[1].partition(" > ")[0].strip() for line in lines if (found := COMMAND.match(line))]
 
 
 PAGES = {
