@@ -46,12 +46,6 @@ class ProtocolError(CatchmentError):
     """A method used the fleet, a client or a payload in a way that cannot work on every transport."""
 
 
-def at_least(name: str, value: float, least: float) -> None:
-    """Refuse a setting that is too small."""
-    if not value >= least:
-        raise ExperimentError(f"{name} is {value}; at least {least} is expected")
-
-
 def printable(text: object, most: int = 300) -> str:
     """A text from another machine as one short line, without control characters, for a terminal or a log."""
     line = "".join(c if c.isprintable() else " " for c in str(text)[: 4 * most])

@@ -28,6 +28,7 @@ NonNegative = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(gt=0, lt=1, title="a share between 0 and 1")]
 ShareFrom0 = Annotated[float, Field(ge=0, lt=1, title="a share from 0 to below 1")]
 ShareTo1 = Annotated[float, Field(gt=0, le=1, title="a share above 0 up to 1")]
+AnyShare = Annotated[float, Field(ge=0, le=1, title="a share from 0 to 1")]
 Chance = Annotated[float, Field(ge=0, le=1, title="a chance from 0 to 1")]
 Table = dict[str, Any]
 Place = tuple[str | int, ...]
@@ -149,11 +150,12 @@ def range_of(part: Table) -> str | None:
     if "title" in part:
         return None if part["type"] == "object" else str(part["title"])
     above, least, below, most = (part.get(f"{side}imum") for side in ("exclusiveMin", "min", "exclusiveMax", "max"))
-    if least is not None:
-        return f"at least {least}" if most is None else f"a number from {least} to {most}"
-    if above is not None:
-        return f"a number above {above}" if below is None else f"a number between {above} and {below}"
-    return None
+    if below is None and most is None:
+        return f"at least {least}" if least is not None else f"a number above {above}" if above is not None else None
+    if above is not None and below is not None:
+        return f"a number between {above} and {below}"
+    begin = f"from {least}" if above is None else f"above {above}"
+    return f"a number {begin} to {most}" if below is None else f"a number {begin} to below {below}"
 
 
 # ---- sentences --------------------------------------------------------------------------------------------------

@@ -1,15 +1,11 @@
-"""What the built-in names mean, read from the code: docstrings of classes, and comments beside their fields."""
+"""What the built-in names mean, from the code: docstrings of classes, and of their fields."""
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import inspect
-import io
 import json
 import sys
-import textwrap
-import tokenize
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -109,11 +105,9 @@ def _data(name: str) -> str:
 
 def options(kind: type) -> Iterator[Option]:
     """The fields of a dataclass as files have them."""
-    comments = {name: text for base in reversed(kind.__mro__) for name, text in _comments(base)}
     for field in dataclasses.fields(kind):
         part = parts(kind, (field.name,))[0]
-        meaning = part.get("description") or comments.get(field.name, "")
-        yield Option(field.name, values(part), _default(field), meaning)
+        yield Option(field.name, values(part), _default(field), part.get("description", ""))
 
 
 def _default(field: dataclasses.Field[Any]) -> str:
@@ -143,19 +137,3 @@ def values(part: Table) -> str:
     if words is None:
         return kind
     return words.removeprefix("a ") if "title" in part or words.startswith("a ") else f"{kind}, {words}"
-
-
-def _comments(kind: type) -> Iterator[tuple[str, str]]:
-    """Names of fields and the comments at the end of their lines."""
-    if not dataclasses.is_dataclass(kind):
-        return
-    source = textwrap.dedent(inspect.getsource(kind))
-    found = {
-        token.start[0]: token.string.lstrip("# ")
-        for token in tokenize.generate_tokens(io.StringIO(source).readline)
-        if token.type == tokenize.COMMENT
-    }
-    (definition,) = ast.parse(source).body
-    for node in getattr(definition, "body", ()):
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.end_lineno in found:
-            yield node.target.id, found[node.end_lineno]

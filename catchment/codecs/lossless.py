@@ -146,7 +146,8 @@ class Zstd(Stage):
     place: ClassVar[Place] = "compression"
     saves: ClassVar[bool] = True
     usage: ClassVar[str] = f"needs a level from 1 to {HIGHEST_LEVEL}, as in zstd(9)"
-    level: int = 3  # from 1, fastest, to the highest, smallest
+    level: int = 3
+    """From 1, fastest, to the highest, smallest."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.level <= HIGHEST_LEVEL:

@@ -26,7 +26,8 @@ class MomentumCorrection(Stage):
     silent: ClassVar[bool] = True
     remembers: ClassVar[tuple[str, ...]] = ("velocity", "residual")  # u and v
     usage: ClassVar[str] = "needs m, from 0 to below 1, as in momentum(0.9)"
-    m: float  # of the velocity that is kept from one message to the next
+    m: float
+    """The share of the velocity that is kept from one message to the next."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.m < 1:

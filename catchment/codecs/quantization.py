@@ -86,7 +86,8 @@ class _Quantised(Stage):
     loses: ClassVar[bool] = True
     finite: ClassVar[bool] = True
     bits: ClassVar[int]
-    axis: int = 1  # every index of which has a range of its own; 0 for kernels, 1 for channels of feature maps
+    axis: int = 1
+    """Every index of it has a range of its own; 0 for kernels, 1 for channels of feature maps."""
 
     def __post_init__(self) -> None:
         if self.axis < 0:

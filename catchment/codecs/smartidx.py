@@ -30,7 +30,8 @@ class Packages(Stage):
     partial: ClassVar[bool] = True
     finite: ClassVar[bool] = True
     usage: ClassVar[str] = "needs the share to keep, above 0 and at most 1, as in smartidx(0.01)"
-    share: float  # of the numbers of a tensor, before kernels are completed
+    share: float
+    """The share of the numbers of a tensor, before kernels are completed."""
 
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:

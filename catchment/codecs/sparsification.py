@@ -88,8 +88,10 @@ class TopK(Stage):
         "needs the share to keep, above 0 and at most 1, as in topk(0.01), and may have a number of messages to warm "
         "up, as in topk(0.01,4)"
     )
-    share: float  # of the numbers of a tensor that are sent, above 0 and at most 1
-    warmup: int = 0  # messages of a sender before its share is that small
+    share: float
+    """The share of the numbers of a tensor that are sent, above 0 and at most 1."""
+    warmup: int = 0
+    """Messages of a sender before its share is that small."""
 
     def __post_init__(self) -> None:
         if not (0 < self.share <= 1 and self.warmup >= 0):

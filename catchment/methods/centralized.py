@@ -29,11 +29,12 @@ from catchment.core.method import Method, Metrics, on_client
 from catchment.core.server import Server
 from catchment.core.world import World
 from catchment.data import Samples
-from catchment.errors import ModelError, UserError, at_least
+from catchment.errors import ModelError, UserError
 from catchment.exchange.payload import Payload
 from catchment.learning.losses import task_loss
 from catchment.learning.optimizers import OptimizerSettings
 from catchment.models import is_half
+from catchment.reading import Count
 
 
 @dataclass(frozen=True)
@@ -67,13 +68,12 @@ class Centralized(Method[State]):
     models: ClassVar[tuple[str, ...]] = ("models",)
     moving_average: ClassVar[float] = 0.99
     any_task: ClassVar[bool] = True
-    model: Literal["client", "server"] = "client"  # whose model is trained; the server's also on public data
-    client_epochs: int = 1  # per round, with model = "client"
-    server_epochs: int = 1  # per round, with model = "server"
-
-    def __post_init__(self) -> None:
-        at_least("client_epochs", self.client_epochs, 1)
-        at_least("server_epochs", self.server_epochs, 1)
+    model: Literal["client", "server"] = "client"
+    """Whose model is trained; the server's also on public data."""
+    client_epochs: Count = 1
+    """Epochs per round, with `model = "client"`."""
+    server_epochs: Count = 1
+    """Epochs per round, with `model = "server"`."""
 
     def check(self, world: World) -> None:
         """The server's model must take images, and its public data must have labels."""

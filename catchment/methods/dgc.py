@@ -12,26 +12,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from catchment.errors import ExperimentError, at_least
 from catchment.methods.fedavg import FedAvg
+from catchment.reading import ShareFrom0, ShareTo1, Whole
 
 
 @dataclass(frozen=True)
 class DGC(FedAvg):
     """Deep gradient compression of what clients changed."""
 
-    share: float = 1 / 32  # of the numbers of a tensor that are sent
-    momentum: float = 0.9  # m of momentum correction; 0: none
-    warmup: int = 4  # turns of a client in which it sends more: share^(turn / (warmup + 1))
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least("warmup", self.warmup, 0)
-        if not 0 < self.share <= 1 or not 0 <= self.momentum < 1:
-            raise ExperimentError(
-                f"share is {self.share} and momentum {self.momentum}; a share above 0 up to 1 and a momentum from 0 to "
-                "below 1 are expected"
-            )
+    share: ShareTo1 = 1 / 32
+    """The share of the numbers of a tensor that are sent."""
+    momentum: ShareFrom0 = 0.9
+    """m of momentum correction; 0: none."""
+    warmup: Whole = 4
+    """Turns of a client in which it sends more: share^(turn / (warmup + 1))."""
 
     @property
     def codecs(self) -> tuple[str, ...]:

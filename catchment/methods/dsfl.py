@@ -23,11 +23,11 @@ from catchment.core.fleet import Fleet
 from catchment.core.method import Metrics, on_client
 from catchment.core.server import Server
 from catchment.core.world import World
-from catchment.errors import ExperimentError, at_least
 from catchment.families.logits import Predictions, check_public, gather, predictions, public_subset
 from catchment.families.own_models import OwnModels, Question, Trained, client_scores
 from catchment.learning.losses import soft_labels, task_loss
 from catchment.learning.steps import PerSample
+from catchment.reading import Count, Positive
 
 
 @dataclass
@@ -44,20 +44,18 @@ class DSFL(OwnModels[State]):
 
     models: ClassVar[tuple[str, ...]] = ("model",)
     aggregates: ClassVar[bool] = True
-    client_epochs: int = 1  # of the update, on private data
-    public_epochs: int = 1  # of the distillation, on the clients
-    server_epochs: int = 1  # of the distillation, on the server
-    temperature: float = 0.1  # T of entropy reduction
-    aggregation: Literal["era", "sa"] = "era"  # entropy reduction, or the simple mean
-    samples: int | None = None  # public samples of a round, drawn afresh; all if not given
-
-    def __post_init__(self) -> None:
-        for name in ("client_epochs", "public_epochs", "server_epochs"):
-            at_least(name, getattr(self, name), 1)
-        if self.samples is not None:
-            at_least("samples", self.samples, 1)
-        if not self.temperature > 0:
-            raise ExperimentError(f"temperature is {self.temperature}; a number above 0 is expected")
+    client_epochs: Count = 1
+    """Epochs of the update, on private data."""
+    public_epochs: Count = 1
+    """Epochs of the distillation on the clients."""
+    server_epochs: Count = 1
+    """Epochs of the distillation on the server."""
+    temperature: Positive = 0.1
+    """T of entropy reduction."""
+    aggregation: Literal["era", "sa"] = "era"
+    """Entropy reduction, or the simple mean."""
+    samples: Count | None = None
+    """Public samples of a round, drawn afresh; without it, all."""
 
     def check(self, world: World) -> None:
         """Public data, and a server model, if any, that takes images."""

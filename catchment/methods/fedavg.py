@@ -20,11 +20,11 @@ from catchment.core.fleet import Fleet
 from catchment.core.method import Method, Metrics, on_client
 from catchment.core.server import Server
 from catchment.core.world import World
-from catchment.errors import at_least
 from catchment.families.weights import GlobalModel, GlobalState, LocalModel, apart, evaluate_global
 from catchment.learning.losses import task_loss
 from catchment.learning.steps import LossFunction
 from catchment.learning.training import Weights
+from catchment.reading import Count
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,8 @@ class FedAvg(Method[GlobalState]):
     any_task: ClassVar[bool] = True
     aggregates: ClassVar[bool] = True
     loss: ClassVar[LossFunction] = task_loss  # what a client minimises
-    client_epochs: int = 1  # of local training, per round
-
-    def __post_init__(self) -> None:
-        at_least("client_epochs", self.client_epochs, 1)
+    client_epochs: Count = 1
+    """Epochs of local training per round."""
 
     def check(self, world: World) -> None:
         """Weights can be put together only if all clients have one architecture."""

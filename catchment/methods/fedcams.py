@@ -15,10 +15,10 @@ from typing import Literal
 import torch
 
 from catchment.core.server import Server
-from catchment.errors import ExperimentError
 from catchment.families.weights import GlobalState, apart
 from catchment.learning.training import Weights
 from catchment.methods.fedavg import FedAvg
+from catchment.reading import Positive, ShareFrom0, ShareTo1
 
 
 @dataclass
@@ -34,22 +34,18 @@ class State(GlobalState):
 class FedCAMS(FedAvg):
     """Compressed changes, and an adaptive step of the server."""
 
-    compressor: Literal["sign", "topk"] = "sign"  # one bit per number and a scale, or the largest numbers
-    share: float = 1 / 64  # topk: of the numbers of a tensor that are sent
-    server_rate: float = 1.0  # eta; [optimizer.server.schedule] applies to it
-    beta1: float = 0.9  # decay of m, the mean of the changes
-    beta2: float = 0.99  # decay of v, the mean of their squares
-    epsilon: float = 1e-3  # the least that v_hat may be
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.share <= 1:
-            raise ExperimentError(f"share is {self.share}; a number above 0 up to 1 is expected")
-        if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):
-            raise ExperimentError(f"beta1 and beta2 are {self.beta1} and {self.beta2}; 0 to below 1 is expected")
-        for name in ("server_rate", "epsilon"):
-            if not getattr(self, name) > 0:
-                raise ExperimentError(f"{name} is {getattr(self, name)}; a number above 0 is expected")
+    compressor: Literal["sign", "topk"] = "sign"
+    """`sign` sends one bit per number and a scale, `topk` the largest numbers."""
+    share: ShareTo1 = 1 / 64
+    """For `topk`: the share of the numbers of a tensor that are sent."""
+    server_rate: Positive = 1.0
+    """eta; the schedule of the server applies to it."""
+    beta1: ShareFrom0 = 0.9
+    """The decay of m, the mean of the changes."""
+    beta2: ShareFrom0 = 0.99
+    """The decay of v, the mean of their squares."""
+    epsilon: Positive = 1e-3
+    """The least that v_hat may be."""
 
     @property
     def codecs(self) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ from catchment.families.weights import GlobalModel, GlobalState, LocalModel
 from catchment.learning.steps import LossFunction, loss_function
 from catchment.learning.training import Weights
 from catchment.methods.fedavg import FedAvg
+from catchment.reading import Positive
 
 
 @loss_function
@@ -50,13 +51,10 @@ class FedCOM(FedAvg):
 
     persistent: ClassVar[tuple[str, ...]] = ("correction", "received", "round")
     loss: ClassVar[LossFunction] = corrected
-    server_rate: float = 1.0  # gamma; [optimizer.server.schedule] applies to it
-    tracking: bool = False  # FedCOMGATE: gradients are corrected by how the own change differs from the mean
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.server_rate > 0:
-            raise ExperimentError(f"server_rate is {self.server_rate}; a number above 0 is expected")
+    server_rate: Positive = 1.0
+    """gamma; the schedule of the server applies to it."""
+    tracking: bool = False
+    """FedCOMGATE: gradients are corrected by how the own change differs from the mean."""
 
     @property
     def codecs(self) -> tuple[str, ...]:

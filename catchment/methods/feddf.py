@@ -30,7 +30,7 @@ from catchment.core.server import Server
 from catchment.core.world import World
 from catchment.data import Batch
 from catchment.data.batching import batch_sizes
-from catchment.errors import UserError, at_least
+from catchment.errors import UserError
 from catchment.families import checks
 from catchment.families.logits import check_public, predictions, public_of
 from catchment.families.weights import GlobalModel, LocalModel
@@ -39,6 +39,7 @@ from catchment.learning.optimizers import set_rate
 from catchment.learning.steps import PerSample
 from catchment.learning.training import Weights, copy_weights
 from catchment.methods.fedavg import FedAvg
+from catchment.reading import Count
 
 
 @dataclass
@@ -54,16 +55,14 @@ class FedDF(Method[State]):
 
     models: ClassVar[tuple[str, ...]] = ("weights",)
     aggregates: ClassVar[bool] = True
-    client_epochs: int = 1  # of local training, per round
-    server_steps: int = 10_000  # most batches of distillation; the learning rate falls along a cosine
-    validate_every: int = 100  # steps between two measurements on public test samples
-    stop_after: int | None = 1000  # steps without a better accuracy on public test samples; without these, never
-
-    def __post_init__(self) -> None:
-        for name in ("client_epochs", "server_steps", "validate_every"):
-            at_least(name, getattr(self, name), 1)
-        if self.stop_after is not None:
-            at_least("stop_after", self.stop_after, 1)
+    client_epochs: Count = 1
+    """Epochs of local training per round."""
+    server_steps: Count = 10_000
+    """The most batches of distillation; the learning rate falls along a cosine."""
+    validate_every: Count = 100
+    """Steps between two measurements on public test samples."""
+    stop_after: Count | None = 1000
+    """Steps without a better accuracy on public test samples; without such samples, never."""
 
     def check(self, world: World) -> None:
         """Public data must be there."""

@@ -32,12 +32,13 @@ from catchment.core.fleet import Fleet
 from catchment.core.method import Metrics, on_client
 from catchment.core.server import Server
 from catchment.core.world import World
-from catchment.errors import ExperimentError, ModelError, at_least
+from catchment.errors import ModelError
 from catchment.exchange.payload import Payload
 from catchment.families.logits import Predictions, check_public, gather, predictions, public_of
 from catchment.families.own_models import OwnModels, Trained, client_scores
 from catchment.learning.losses import task_loss
 from catchment.learning.steps import PerSample, loss_function
+from catchment.reading import AnyShare, Count, Positive, Whole
 
 ENTROPY_FLOOR = 1e-3  # nats
 
@@ -81,21 +82,18 @@ class FedGEM(OwnModels[State]):
     models: ClassVar[tuple[str, ...]] = ("model",)
     needs_server_model: ClassVar[bool] = True
     aggregates: ClassVar[bool] = True
-    client_epochs: int = 1  # on private data
-    public_epochs: int = 1  # of a client, on X0
-    server_epochs: int = 1  # of the server, on X0
-    start_epochs: int = 10  # of everybody, on the labels of X0, before the first transfer
-    epsilon: float = 0.75  # share of cross-entropy where there is a teacher
-    temperature: float = 1.0  # of the softmax in distillation
-
-    def __post_init__(self) -> None:
-        for name in ("client_epochs", "public_epochs", "server_epochs"):
-            at_least(name, getattr(self, name), 1)
-        at_least("start_epochs", self.start_epochs, 0)
-        if not 0 <= self.epsilon <= 1:
-            raise ExperimentError(f"epsilon is {self.epsilon}; a share from 0 to 1 is expected")
-        if not self.temperature > 0:
-            raise ExperimentError(f"temperature is {self.temperature}; a number above 0 is expected")
+    client_epochs: Count = 1
+    """Epochs on private data."""
+    public_epochs: Count = 1
+    """Epochs of a client on X0."""
+    server_epochs: Count = 1
+    """Epochs of the server on X0."""
+    start_epochs: Whole = 10
+    """Epochs of everybody on the labels of X0, before the first transfer."""
+    epsilon: AnyShare = 0.75
+    """The share of cross-entropy where there is a teacher."""
+    temperature: Positive = 1.0
+    """The temperature of the softmax in distillation."""
 
     def check(self, world: World) -> None:
         """Public data with labels, and a server model that takes images."""
@@ -201,10 +199,14 @@ class FedGEMS(FedGEM):
     """The server learns by itself what it can, and asks selected clients about the rest."""
 
     aggregates: ClassVar[bool] = False
-    self_training: bool = True  # samples that the server predicts right: labels alone
-    self_distillation: bool = True  # those that it predicted right before: its own logits of then
-    ensemble_distillation: bool = True  # the rest: the clients that predict them right
-    selection: Literal["round", "batch"] = "round"  # by predictions before training, or by those of each batch
+    self_training: bool = True
+    """Samples that the server predicts right are learned from labels alone."""
+    self_distillation: bool = True
+    """Samples that it predicted right before are learned from its own logits of then."""
+    ensemble_distillation: bool = True
+    """The rest is learned from the clients that predict it right."""
+    selection: Literal["round", "batch"] = "round"
+    """By predictions before training, or by the predictions of each batch."""
 
     def learn(self, server: Server, state: State, fleet: Fleet, cohort: list[int]) -> None:
         """Selection and training, one after the other or batch by batch."""

@@ -39,13 +39,13 @@ from catchment.core.method import Method, Metrics, on_client
 from catchment.core.server import Server
 from catchment.core.world import World
 from catchment.data import Batch
-from catchment.errors import ExperimentError, at_least
 from catchment.exchange.payload import Payload
 from catchment.families.features import FeatureStore, ahead, check_half, first_weights
 from catchment.families.own_models import Scored
 from catchment.learning.losses import distillation
 from catchment.learning.steps import PerSample, loss_function
 from catchment.randomness import torch_generator
+from catchment.reading import Count, NonNegative, Positive
 
 
 @dataclass(frozen=True)
@@ -109,23 +109,24 @@ class FedGKT(Method[State]):
     moving_average: ClassVar[float] = 0.99
     persistent: ClassVar[tuple[str, ...]] = ("model", "optimizer")
     takes_features: ClassVar[bool] = True
-    client_epochs: int = 1  # E_c, of a client, per round
-    server_epochs: int = 1  # E_s, of the server, per round
-    temperature: float = 3.0  # T, of the softmax in distillation
-    alpha: float = 1.0  # weight of the distillation terms, each T^2 KL
-    extractor_rate: float = 0.01  # share of the clients' learning rate that their extractors have; in the paper 1
-    distill: Literal["none", "server-to-edge", "both"] = "both"  # who learns from logits: nobody, clients, everybody
-    asynchronous: bool = False  # train on each upload when it comes, answer at once, wait for nobody
-    replay: float = 0.0  # samples of clients that sent nothing now, for each sample that came, to train on again
-    own_stems: bool = False  # every client begins with another random extractor
-
-    def __post_init__(self) -> None:
-        for name in ("client_epochs", "server_epochs"):
-            at_least(name, getattr(self, name), 1)
-        for name in ("alpha", "extractor_rate", "replay"):
-            at_least(name, getattr(self, name), 0)
-        if not self.temperature > 0:
-            raise ExperimentError(f"temperature is {self.temperature}; a number above 0 is expected")
+    client_epochs: Count = 1
+    """E_c: epochs of a client per round."""
+    server_epochs: Count = 1
+    """E_s: epochs of the server per round."""
+    temperature: Positive = 3.0
+    """T of the softmax in distillation."""
+    alpha: NonNegative = 1.0
+    """The weight of the distillation terms, each T^2 KL."""
+    extractor_rate: NonNegative = 0.01
+    """The share of the clients' learning rate that their extractors have; in the paper 1."""
+    distill: Literal["none", "server-to-edge", "both"] = "both"
+    """Who learns from logits: nobody, the clients, or everybody."""
+    asynchronous: bool = False
+    """Train on each upload when it comes, answer at once, wait for nobody."""
+    replay: NonNegative = 0.0
+    """Samples of clients that sent nothing now, for each sample that came, to train on again."""
+    own_stems: bool = False
+    """Every client begins with another random extractor."""
 
     def check(self, world: World) -> None:
         """A server half that fits every client's features, and tests on the clients."""

@@ -31,7 +31,6 @@ from catchment.core.fleet import Fleet
 from catchment.core.intake import Reply
 from catchment.core.method import on_client
 from catchment.core.server import Server
-from catchment.errors import at_least
 from catchment.exchange.payload import Payload
 from catchment.families import checks
 from catchment.families.weights import GlobalState
@@ -41,6 +40,7 @@ from catchment.methods.fedavg import FedAvg
 from catchment.models import modules_of
 from catchment.models.kgf import KernelGeneration
 from catchment.randomness import torch_generator
+from catchment.reading import NonNegative
 
 Item = TypeVar("Item")
 
@@ -69,12 +69,10 @@ class FedKGF(FedAvg):
 
     aggregates: ClassVar[bool] = False
     client_form: ClassVar[str] = "kgf({})"
-    mu: float = 0.0  # of FedProx's term; 0: none
-    average_last: bool = False  # everybody uploads the last module, and the global model has the mean
-
-    def __post_init__(self) -> None:
-        at_least("client_epochs", self.client_epochs, 1)
-        at_least("mu", self.mu, 0)
+    mu: NonNegative = 0.0
+    """The weight of FedProx's term; 0: none."""
+    average_last: bool = False
+    """Everybody uploads the last module, and the global model has the mean."""
 
     def round(self, server: Server, state: GlobalState, fleet: Fleet) -> None:
         """Give every client a group by a fresh permutation, assemble what comes back; what does not stays as it was."""

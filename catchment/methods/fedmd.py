@@ -21,11 +21,11 @@ from catchment.core.fleet import Fleet
 from catchment.core.method import on_client
 from catchment.core.server import Server
 from catchment.core.world import World
-from catchment.errors import at_least
 from catchment.families.logits import Predictions, check_public, gather, predictions, public_of, public_subset
 from catchment.families.own_models import OwnModels, Question, Trained
 from catchment.learning.losses import task_loss, teachers_logits
 from catchment.learning.steps import PerSample, loss_function
+from catchment.reading import Count, Whole
 
 
 @loss_function
@@ -44,18 +44,16 @@ class FedMD(OwnModels[State]):
     """Model distillation among clients."""
 
     aggregates: ClassVar[bool] = True
-    client_epochs: int = 1  # of a revisit, on private data
-    public_epochs: int = 1  # of a digest
-    alignment: int | None = 5000  # public samples that are scored in a round, drawn afresh; all if there are not more
-    digest: Literal["l1", "kl"] = "l1"  # between the scores, or KL(mean || own) of their softmax
-    transfer_epochs: int = 25  # on the public data, then as many on private data, before a client's first round
-
-    def __post_init__(self) -> None:
-        for name in ("client_epochs", "public_epochs"):
-            at_least(name, getattr(self, name), 1)
-        at_least("transfer_epochs", self.transfer_epochs, 0)
-        if self.alignment is not None:
-            at_least("alignment", self.alignment, 1)
+    client_epochs: Count = 1
+    """Epochs of a revisit, on private data."""
+    public_epochs: Count = 1
+    """Epochs of a digest."""
+    alignment: Count | None = 5000
+    """Public samples that are scored in a round, drawn afresh; all if there are not more."""
+    digest: Literal["l1", "kl"] = "l1"
+    """The distance between scores: l1, or KL(mean || own) of their softmax."""
+    transfer_epochs: Whole = 25
+    """Epochs on the public data, then as many on private data, before a client's first round."""
 
     def check(self, world: World) -> None:
         """Public data must be there, with labels if clients begin with them."""

@@ -17,6 +17,7 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -28,13 +29,14 @@ from catchment.core.fleet import Fleet
 from catchment.core.method import Method, Metrics, on_client
 from catchment.core.server import Server
 from catchment.core.world import World
-from catchment.errors import ExperimentError, ModelError, at_least
+from catchment.errors import ModelError
 from catchment.exchange.payload import Payload
 from catchment.families.weights import apart, client_buffers, evaluate_global
 from catchment.learning.averaging import WeightedMean
 from catchment.learning.losses import task_loss
 from catchment.learning.training import Weights
 from catchment.randomness import torch_generator
+from catchment.reading import Count
 
 
 def client_masks(world: World, client: int) -> Weights:
@@ -78,15 +80,12 @@ class FedPM(Method[State]):
     models: ClassVar[tuple[str, ...]] = ("theta", "buffers")
     any_task: ClassVar[bool] = True
     derives_weights: ClassVar[bool] = True
-    client_epochs: int = 1  # of local training, per round
-    clamp: float = 0.01  # probabilities stay as far from 0 and 1
-    reset_every: int = 1  # rounds of which the server counts masks together
-
-    def __post_init__(self) -> None:
-        at_least("client_epochs", self.client_epochs, 1)
-        at_least("reset_every", self.reset_every, 1)
-        if not 0 < self.clamp < 0.5:
-            raise ExperimentError(f"clamp is {self.clamp}; a number between 0 and 0.5 is expected")
+    client_epochs: Count = 1
+    """Epochs of local training per round."""
+    clamp: Annotated[float, Field(gt=0, lt=0.5)] = 0.01
+    """Probabilities stay as far from 0 and 1."""
+    reset_every: Count = 1
+    """Rounds of which the server counts masks together."""
 
     @property
     def codecs(self) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from catchment.families.weights import GlobalModel
 from catchment.learning.losses import proximal
 from catchment.learning.steps import LossFunction
 from catchment.methods.fedavg import FedAvg
+from catchment.reading import NonNegative
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,8 @@ class FedProx(FedAvg):
     """Federated averaging with a proximal term."""
 
     loss: ClassVar[LossFunction] = proximal  # equation 2
-    mu: float = 0.01  # of the proximal term, mu / 2 times the squared distance to the global weights
+    mu: NonNegative = 0.01
+    """The weight of the proximal term: mu / 2 times the squared distance to the global weights."""
 
     def given(self, client: Client, request: GlobalModel) -> dict[str, Any]:
         """The global weights hold the client back."""

@@ -36,7 +36,7 @@ from catchment.core.intake import Reply
 from catchment.core.method import Method, Metrics, on_client
 from catchment.core.server import Server
 from catchment.core.world import World
-from catchment.errors import Diverged, ExperimentError, ModelError, at_least
+from catchment.errors import Diverged, ModelError
 from catchment.exchange.payload import Payload
 from catchment.families import checks
 from catchment.learning.losses import distillation, proximal
@@ -45,6 +45,7 @@ from catchment.learning.precision import in_precision
 from catchment.learning.training import Weights, copy_weights, load_weights, tensors_of
 from catchment.models import build_generator, is_half
 from catchment.randomness import seeded_globals, torch_generator
+from catchment.reading import Count, NonNegative, ShareTo1
 
 SHOWN = 36  # generated images in a report
 
@@ -116,25 +117,28 @@ class FedZKT(Method[State]):
     models: ClassVar[tuple[str, ...]] = ("model", "weights")
     needs_server_model: ClassVar[bool] = True
     derives_weights: ClassVar[bool] = True
-    client_epochs: int = 5  # T_l, of local training, per round
-    iterations: int = 100  # n_D, per round: of distillation into the global model, and as many to the devices
-    loss: Literal["sl", "kl", "l1"] = "sl"  # softmax l1, KL divergence or l1 of logits: equations 5, 3 and 4
-    anchor: float = 1.0  # times that of equation 9; 0: none, as in Algorithm 2
-    milestones: Literal["run", "round", "none"] = "run"  # at 1/2 and 3/4 of these iterations eta_S and eta_G drop
-    factor: float = 0.3  # by which they drop
-    students: Literal["full", "dropping"] = "full"  # whether eta_S of the devices' models on the server drops as well
-    generator: str = "generator"  # a built-in one, or your own "module:function"
-    generator_lr: float = 1e-3  # of its Adam
-    noise: int = 100  # dimensions of z
-    width: int = 8  # channels of the generator
-
-    def __post_init__(self) -> None:
-        for name in ("client_epochs", "iterations", "noise", "width"):
-            at_least(name, getattr(self, name), 1)
-        at_least("anchor", self.anchor, 0)
-        for name in ("factor", "generator_lr"):
-            if not 0 < getattr(self, name) <= 1:
-                raise ExperimentError(f"{name} is {getattr(self, name)}; a number above 0, at most 1, is expected")
+    client_epochs: Count = 5
+    """T_l: epochs of local training per round."""
+    iterations: Count = 100
+    """n_D: iterations per round of distillation into the global model, and as many to the devices."""
+    loss: Literal["sl", "kl", "l1"] = "sl"
+    """Softmax l1, KL divergence or l1 of logits: equations 5, 3 and 4."""
+    anchor: NonNegative = 1.0
+    """The weight of equation 9; 0: none, as in Algorithm 2."""
+    milestones: Literal["run", "round", "none"] = "run"
+    """At 1/2 and 3/4 of the iterations of the run or of each round, eta_S and eta_G drop."""
+    factor: ShareTo1 = 0.3
+    """The factor by which they drop."""
+    students: Literal["full", "dropping"] = "full"
+    """Whether eta_S of the devices' models on the server drops as well."""
+    generator: str = "generator"
+    """A built-in generator, or your own `"module:function"`."""
+    generator_lr: ShareTo1 = 1e-3
+    """The learning rate of the generator's Adam."""
+    noise: Count = 100
+    """The dimensions of z."""
+    width: Count = 8
+    """The channels of the generator."""
 
     def check(self, world: World) -> None:
         """A global model that takes images, and a generator that makes them."""

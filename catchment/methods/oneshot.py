@@ -27,11 +27,12 @@ from catchment.core.method import Method, Metrics, on_client
 from catchment.core.server import Server
 from catchment.core.world import World
 from catchment.data import Batch
-from catchment.errors import ExperimentError, at_least
+from catchment.errors import ExperimentError
 from catchment.exchange.payload import Payload
 from catchment.families.features import FeatureStore, ahead, check_half, extractor_of, first_weights
 from catchment.learning.losses import task_loss
 from catchment.randomness import per_sample, torch_generator
+from catchment.reading import Count, Whole
 from catchment.tasks.pixels import shifted
 
 
@@ -69,13 +70,12 @@ class OneShot(Method[State]):
     models: ClassVar[tuple[str, ...]] = ("model",)
     moving_average: ClassVar[float] = 0.99
     takes_features: ClassVar[bool] = True
-    server_epochs: int = 1  # per round
-    mirror: bool = False  # features of mirror images go up too; per sample and epoch one of the two is taken
-    shift: int = 0  # pixels by which the server moves maps at random, at most
-
-    def __post_init__(self) -> None:
-        at_least("server_epochs", self.server_epochs, 1)
-        at_least("shift", self.shift, 0)
+    server_epochs: Count = 1
+    """Epochs per round."""
+    mirror: bool = False
+    """Features of mirror images go up too; per sample and epoch one of the two is taken."""
+    shift: Whole = 0
+    """Pixels by which the server moves maps at random, at most."""
 
     def check(self, world: World) -> None:
         """A server half that fits every client's features; maps that are larger than the shift."""

@@ -12,20 +12,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from catchment.errors import ExperimentError
 from catchment.methods.fedavg import FedAvg
+from catchment.reading import ShareTo1
 
 
 @dataclass(frozen=True)
 class SmartIdx(FedAvg):
     """The largest changes, in packages of kernels, patterns and single numbers."""
 
-    share: float = 1 / 32  # of the numbers of a tensor that are chosen
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.share <= 1:
-            raise ExperimentError(f"share is {self.share}; a number above 0 up to 1 is expected")
+    share: ShareTo1 = 1 / 32
+    """The share of the numbers of a tensor that are chosen."""
 
     @property
     def codecs(self) -> tuple[str, ...]:

@@ -34,7 +34,7 @@ from catchment.core.server import Server
 from catchment.core.world import World
 from catchment.data import Batch
 from catchment.data.batching import batch_sizes
-from catchment.errors import ProtocolError, at_least
+from catchment.errors import ProtocolError
 from catchment.exchange.payload import Payload
 from catchment.families import checks
 from catchment.families.features import check_half
@@ -43,6 +43,7 @@ from catchment.learning.optimizers import load_optimizer_tensors, optimizer_tens
 from catchment.learning.steps import fit
 from catchment.learning.training import Weights, copy_weights, load_weights, tensors_of
 from catchment.randomness import derive, seeded_globals
+from catchment.reading import Count
 
 PREFIX = "extractor."
 
@@ -117,10 +118,8 @@ class Split(Method[State]):
     models: ClassVar[tuple[str, ...]] = ("extractor", "model")
     persistent: ClassVar[tuple[str, ...]] = ("extractor", "optimizer", "cursor")  # within a turn
     takes_features: ClassVar[bool] = True
-    client_epochs: int = 1  # of a client's turn, or per round where all work at once
-
-    def __post_init__(self) -> None:
-        at_least("client_epochs", self.client_epochs, 1)
+    client_epochs: Count = 1
+    """Epochs of a client's turn, or per round where all work at once."""
 
     def check(self, world: World) -> None:
         """One extractor for all clients, and a server half that fits it."""

@@ -24,7 +24,6 @@ from catchment.core.fleet import Fleet
 from catchment.core.intake import Reply
 from catchment.core.method import on_client
 from catchment.core.server import Server
-from catchment.errors import ExperimentError
 from catchment.learning.training import load_weights, tensors_of
 from catchment.methods.split import (
     Extractor,
@@ -46,12 +45,8 @@ class SplitFed(Split):
     """Split learning in parallel, with averaged extractors."""
 
     aggregates: ClassVar[bool] = True
-    variant: Literal["v1", "v2"] = "v2"  # a copy of the server half per client, averaged; or one for all
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.variant not in ("v1", "v2"):
-            raise ExperimentError(f'variant is "{self.variant}"; "v1" or "v2" is expected')
+    variant: Literal["v1", "v2"] = "v2"
+    """A copy of the server half per client, averaged; or one for all."""
 
     def round(self, server: Server, state: State, fleet: Fleet) -> None:
         """Step by step with all clients; then the means, by samples, of those who came to the end."""

@@ -20,9 +20,9 @@ from catchment.core.fleet import Fleet
 from catchment.core.method import Metrics, on_client
 from catchment.core.server import Server
 from catchment.core.world import World
-from catchment.errors import at_least
 from catchment.families.own_models import OwnModels, Question, Trained, client_scores
 from catchment.learning.losses import task_loss
+from catchment.reading import Count
 
 
 @dataclass
@@ -39,12 +39,10 @@ class Standalone(OwnModels[State]):
 
     models: ClassVar[tuple[str, ...]] = ("model",)
     any_task: ClassVar[bool] = True
-    client_epochs: int = 1  # per round, of a client
-    server_epochs: int = 1  # per round, of the server, where it has public data and a whole model
-
-    def __post_init__(self) -> None:
-        at_least("client_epochs", self.client_epochs, 1)
-        at_least("server_epochs", self.server_epochs, 1)
+    client_epochs: Count = 1
+    """Epochs of a client per round."""
+    server_epochs: Count = 1
+    """Epochs of the server per round, where it has public data and a whole model."""
 
     def check(self, world: World) -> None:
         """Clients test for themselves; a server that trains does so with labels."""

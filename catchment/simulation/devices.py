@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
 
-from pydantic import Field
-
-from catchment.reading import Chance, NonNegative, Positive
+from catchment.reading import AnyShare, Chance, NonNegative, Positive
 
 
 @dataclass(frozen=True)
@@ -22,7 +19,7 @@ class DeviceProfile:
     """Mbit/s from the server to the device."""
     latency: NonNegative = 0.0
     """Seconds each way."""
-    availability: Annotated[float, Field(ge=0, le=1, title="a share from 0 to 1")] = 1.0
+    availability: AnyShare = 1.0
     """The share of the rounds in which the device can be reached."""
     memory: Positive | None = None
     """MiB that training may take; `catchment plan` compares."""

@@ -78,9 +78,14 @@ def test_letters_in_the_name_of_a_model_have_a_meaning():
         assert all(re.search(rf"\b{letter}\b", models.FORMS[name]) for letter in letters), name
 
 
-def test_the_meaning_of_an_option_is_the_comment_beside_it():
+def test_the_meaning_of_an_option_is_the_docstring_below_it():
     found = {option.name: option for option in options(FedGKT)}
-    assert found["alpha"] == ("alpha", "number", "1.0", "weight of the distillation terms, each T^2 KL")
+    assert found["alpha"] == (
+        "alpha",
+        "number, at least 0",
+        "1.0",
+        "The weight of the distillation terms, each T^2 KL.",
+    )
     assert {option.name: option.default for option in options(FedProx)} == {"client_epochs": "1", "mu": "0.01"}
 
 

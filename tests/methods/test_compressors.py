@@ -22,6 +22,7 @@ from catchment.methods.fedavg import FedAvg
 from catchment.methods.fedcams import FedCAMS, State
 from catchment.methods.fedcom import FedCOM
 from catchment.methods.smartidx import SmartIdx
+from catchment.reading import read_table
 from catchment.simulation.inprocess import InProcess
 
 # Client 0 has one sample x = (1, 0) of class 0, client 1 has three of x = (0, 2) of class 1. As in test_fedavg, a step
@@ -195,21 +196,21 @@ def test_fedcams_says_what_travels():
 
 
 @pytest.mark.parametrize(
-    ("make", "reason"),
+    ("method", "table", "reason"),
     [
-        (lambda: DGC(share=0), "share is 0 and momentum 0.9"),
-        (lambda: DGC(momentum=1.0), "momentum 1.0"),
-        (lambda: DGC(warmup=-1), "warmup is -1; at least 0"),
-        (lambda: SmartIdx(share=1.5), "share is 1.5; a number above 0 up to 1"),
-        (lambda: FedCOM(server_rate=0), "server_rate is 0; a number above 0"),
-        (lambda: FedCAMS(share=0), "share is 0"),
-        (lambda: FedCAMS(beta1=1.0), "beta1 and beta2 are 1.0 and 0.99"),
-        (lambda: FedCAMS(epsilon=0), "epsilon is 0; a number above 0"),
+        (DGC, {"share": 0}, "share is 0; a share above 0 up to 1"),
+        (DGC, {"momentum": 1.0}, "momentum is 1.0; a share from 0 to below 1"),
+        (DGC, {"warmup": -1}, "warmup is -1; at least 0"),
+        (SmartIdx, {"share": 1.5}, "share is 1.5; a share above 0 up to 1"),
+        (FedCOM, {"server_rate": 0}, "server_rate is 0; a number above 0"),
+        (FedCAMS, {"share": 0}, "share is 0"),
+        (FedCAMS, {"beta1": 1.0}, "beta1 is 1.0; a share from 0 to below 1"),
+        (FedCAMS, {"epsilon": 0}, "epsilon is 0; a number above 0"),
     ],
 )
-def test_settings_that_make_no_sense(make, reason):
+def test_settings_that_make_no_sense(method, table, reason):
     with pytest.raises(ExperimentError, match=reason):
-        make()
+        read_table(method, table)
 
 
 # ---- what crosses -----------------------------------------------------------------------------------------------

@@ -36,6 +36,7 @@ from catchment.methods.fedgem import (
     entropy,
     fusion_loss,
 )
+from catchment.reading import read_table
 from catchment.simulation.inprocess import InProcess
 
 LOG3 = math.log(3)
@@ -417,7 +418,7 @@ def test_a_server_without_a_model_or_with_a_half_is_refused():
 )
 def test_settings_that_cannot_be_meant(settings, reason):
     with pytest.raises(ExperimentError, match=reason):
-        FedGEMS(**settings)
+        read_table(FedGEMS, settings)
 
 
 def test_a_robust_mean_goes_with_fedgem_and_not_with_fedgems():

@@ -22,6 +22,7 @@ from catchment.exchange.request import Request
 from catchment.families.features import FeatureStore
 from catchment.learning.losses import distillation
 from catchment.methods.fedgkt import FedGKT, Feedback, Knowledge, State, loss
+from catchment.reading import read_table
 from catchment.report import write_report
 from catchment.runs.reading import RunFiles
 from catchment.runtimes.torch import serve
@@ -251,9 +252,9 @@ def test_two_uploads_of_one_client_in_one_asynchronous_round_have_orders_of_thei
 
 def test_wrong_settings_are_refused_before_training():
     with pytest.raises(ExperimentError, match="temperature is 0"):
-        FedGKT(temperature=0)
+        read_table(FedGKT, {"temperature": 0})
     with pytest.raises(ExperimentError, match="replay is -1"):
-        FedGKT(replay=-1)
+        read_table(FedGKT, {"replay": -1})
     with pytest.raises(ModelError, match="do not fit"):
         experiment("fedgkt", models={"server": "resnet20"}).build_world()
 

@@ -13,6 +13,7 @@ from catchment.core.intake import Reply
 from catchment.core.server import Server
 from catchment.errors import ExperimentError
 from catchment.methods.fedpm import FedPM, Masks, frozen, masked
+from catchment.reading import read_table
 
 
 def server() -> Server:
@@ -111,6 +112,6 @@ def test_it_learns():
 
 def test_settings_that_make_no_sense():
     with pytest.raises(ExperimentError, match=r"clamp is 0\.5; a number between"):
-        FedPM(clamp=0.5)
+        read_table(FedPM, {"clamp": 0.5})
     with pytest.raises(ExperimentError, match="reset_every is 0"):
-        FedPM(reset_every=0)
+        read_table(FedPM, {"reset_every": 0})

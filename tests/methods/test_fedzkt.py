@@ -36,6 +36,7 @@ from catchment.methods.fedzkt import (
     logits_of,
     sl_loss,
 )
+from catchment.reading import read_table
 from catchment.report import write_report
 from catchment.runs.reading import RunFiles
 from catchment.runtimes.torch import serve
@@ -329,11 +330,11 @@ def test_what_cannot_work_is_refused_before_anything_runs(change, words):
 @pytest.mark.parametrize(
     ("option", "words"),
     [({"iterations": 0}, "iterations is 0"), ({"anchor": -1}, "anchor is -1"), ({"factor": 0.0}, r"factor is 0\.0"),
-     ({"generator_lr": 2.0}, r"generator_lr is 2\.0; a number above 0, at most 1")],
+     ({"generator_lr": 2.0}, r"generator_lr is 2\.0; a share above 0 up to 1")],
 )  # fmt: skip
 def test_wrong_options_are_refused(option, words):
     with pytest.raises(ExperimentError, match=words):
-        FedZKT(**option)
+        read_table(FedZKT, option)
 
 
 @dataclasses.dataclass(frozen=True)

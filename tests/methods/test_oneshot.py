@@ -21,6 +21,7 @@ from catchment.exchange.request import Request
 from catchment.families.features import FeatureStore, first_weights
 from catchment.methods.oneshot import Features, OneShot, Start, State
 from catchment.randomness import per_sample
+from catchment.reading import read_table
 from catchment.runtimes.torch import serve
 
 EVERYBODY = {"participation": {"fraction": 1.0}}
@@ -203,9 +204,9 @@ def test_random_first_layers_are_enough_to_learn_from():
 
 def test_settings_that_make_no_sense_are_refused():
     with pytest.raises(ExperimentError, match="shift is -1; at least 0"):
-        OneShot(shift=-1)
+        read_table(OneShot, {"shift": -1})
     with pytest.raises(ExperimentError, match="server_epochs is 0; at least 1"):
-        OneShot(server_epochs=0)
+        read_table(OneShot, {"server_epochs": 0})
     with pytest.raises(ModelError, match=r"oneshot trains a server half on features; set models\.server"):
         OneShot().check(replace(settings().build_world(), server_model=None))
     with pytest.raises(ExperimentError, match=r"shift is 4, and features of cnn have the shape \[16, 4, 4\]"):

@@ -29,6 +29,7 @@ from catchment.learning.optimizers import OptimizerSettings
 from catchment.methods.split import Extractor, Split
 from catchment.methods.splitfed import SplitFed
 from catchment.models import SplitModel
+from catchment.reading import read_table
 from catchment.runtimes.torch import serve
 from catchment.simulation.inprocess import InProcess
 
@@ -435,6 +436,6 @@ def test_worlds_that_cannot_work_are_refused(name):
 def test_wrong_settings_are_refused():
     for method in (Split, SplitFed):
         with pytest.raises(ExperimentError, match="client_epochs is 0"):
-            method(client_epochs=0)
-    with pytest.raises(ExperimentError, match='variant is "v3"; "v1" or "v2" is expected'):
-        SplitFed(variant="v3")
+            read_table(method, {"client_epochs": 0})
+    with pytest.raises(ExperimentError, match='variant is the text "v3"; expected one of v1, v2'):
+        read_table(SplitFed, {"variant": "v3"})
