@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from catchment.cli.output import console, say
 from catchment.errors import ModelError, UserError
@@ -99,7 +99,8 @@ def _show(name: str, kind: str, known: dict[str, Any]) -> None:
         return
     say(f"{known['text']}\n")
     if known["options"]:
-        table = Table("option", "values", "default", "meaning", title=f"Options of {name}")
+        whole = Column("option", no_wrap=True, min_width=max(len(option) for option, *_ in known["options"]))
+        table = Table(whole, "values", "default", "meaning", title=f"Options of {name}")
         for option in known["options"]:
             table.add_row(*map(escape, option))
         console.print(table)
